@@ -39,7 +39,8 @@ check: $(VENV)/installed-dev
 # Attacks: damaged files, foreign files, special files (others each time), kills, full disks, odd machines, changed code.
 campaign: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[campaign]"
-	$(BIN)/python -m pytest -n $(THREADS) -q tests/campaign --hypothesis-profile campaign --hypothesis-show-statistics
+	$(BIN)/python -m pytest -n $(THREADS) -q tests/campaign --deselect tests/campaign/test_fuzz.py --hypothesis-profile campaign
+	$(BIN)/python -m tests.campaign fuzz --number 100000 --seed $$(date +%s)
 	$(BIN)/python -m tests.campaign kill --number 500 --seed 1
 	$(BIN)/python -m tests.campaign disk --number 100 --seed 1
 	$(BIN)/python -m tests.campaign odd-machines

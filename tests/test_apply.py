@@ -62,7 +62,7 @@ def test_nothing_is_written_if_a_label_would_change(
     """Which no kernel does; the labels of what is written are counted."""
     wrong = lambda logits, _: logits.flip(1).softmax(1)  # noqa: E731
     monkeypatch.setattr("segcal.calibrators.tempered.scaled_probabilities", wrong)
-    with pytest.raises(RuntimeError, match=r"\d+ labels of case 'huge' would change"):
+    with pytest.raises(InputError, match=r"\d+ labels of case 'huge' would change"):
         apply_to_folder(scaling(1.5), open_folder(data), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -122,6 +122,15 @@ def test_float64_beyond_the_range_of_float32_is_finite(tmp_path: Path, method: s
     probs = np.load(tmp_path / "out" / f"{usual.name}.npy", allow_pickle=False)
     expected = calibrator.predict_proba(torch.as_tensor(logits)[None])[0].numpy()
     np.testing.assert_allclose(probs, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(0, 18, 15), (CLASSES, 0, 15)])
+def test_a_case_without_classes_or_pixels_is_refused(tmp_path: Path, data: Path, shape: tuple[int, ...]) -> None:
+    empty = sorted((data / "logits").iterdir())[-1]
+    np.save(empty, np.zeros(shape, np.float32))
+    with pytest.raises(InputError, match=f"(must have classes and pixels|shape).*of case '{empty.stem}'"):
+        apply_to_folder(scaling(2.0), open_folder(data), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_labels_are_not_needed(tmp_path: Path) -> None:
@@ -213,7 +222,7 @@ def spoil_last(data: Path) -> None:
         ({"dtype": "float8"}, None, InputError, "dtype must be one of float32, float16, got 'float8'"),
         ({"calibrator": Shift(CLASSES), "maps": ["temperature"]}, None, InputError, "'shift' has no temperature"),
         ({"calibrator": segcal.create("ts", CLASSES)}, None, InputError, "not been fitted"),
-        ({"calibrator": Liar(CLASSES)}, None, RuntimeError, "labels of case 'huge' would change"),
+        ({"calibrator": Liar(CLASSES)}, None, InputError, "labels of case 'huge' would change"),
         ({}, spoil_last, InputError, "logits must be finite.* got nan .* case 'tied'"),
     ],
 )

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -146,14 +147,26 @@ def test_rights_are_those_of_any_new_file(tmp_path: Path, mask: int) -> None:
     """Temporary files are private to begin with; what is left behind must not be."""
     before = os.umask(mask)
     try:
-        write(tmp_path / "folder", "")
+        with staged_folder(tmp_path / "folder") as staging:
+            write_json(staging / MARKER, {"format": 1})
+            (staging / "deep").mkdir(0o700)
+            (staging / "deep" / "part").touch(0o600)
         with staged_file(tmp_path / "file") as staging:
             staging.write_text("")
         assert os.umask(mask) == mask
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o777 & ~mask
+    for path in (tmp_path / "folder", *(tmp_path / "folder").rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o666 & ~mask
+
+
+def test_folders_inside_a_shared_folder_stay_with_its_group(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)
+    with staged_folder(tmp_path / "out") as staging:
+        write_json(staging / MARKER, {"format": 1})
+        (staging / "deep").mkdir()
+    assert all(path.stat().st_mode & stat.S_ISGID for path in (tmp_path / "out", tmp_path / "out" / "deep"))
 
 
 def test_json_there_and_back(tmp_path: Path) -> None:
@@ -415,6 +428,78 @@ def test_an_interrupt_while_the_old_folder_is_removed_leaves_nothing_of_it(
         write(tmp_path / "out", "new")
     assert everything(tmp_path) == {"out", f"out/{MARKER}", "out/part"}
     assert (tmp_path / "out" / "part").read_text() == "new"
+
+
+def a_file(out: Path) -> None:
+    remove(out)
+    out.write_text("thesis")
+
+
+def a_file_inside(out: Path) -> None:
+    out.mkdir(exist_ok=True)
+    (out / "notes").write_text("thesis")
+
+
+def an_edit(out: Path) -> None:
+    if not out.exists():
+        a_file_inside(out)
+    (out / "part").write_text("thesis")
+
+
+def a_link(out: Path) -> None:
+    remove(out)
+    (out.parent / "thesis").write_text("thesis")
+    out.symlink_to("thesis")
+
+
+def a_link_to_a_folder(out: Path) -> None:
+    remove(out)
+    a_file_inside(out.parent / "thesis")
+    out.symlink_to("thesis")
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("intrude", [a_file, a_file_inside, an_edit, a_link, a_link_to_a_folder])
+def test_what_appears_at_the_output_while_it_is_written_stays(
+    intrude: Callable[[Path], None], old: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    if old:
+        write(out, "old")
+
+    def work() -> None:
+        with staged_folder(out) as staging:
+            (staging / "part").write_text("new")
+            intrude(out)
+            before.extend(path for path in tmp_path.rglob("*") if not path.is_relative_to(staging))
+
+    before = list[Path]()
+    with pytest.raises((InputError, OSError)):
+        work()
+    assert sorted(tmp_path.rglob("*")) == sorted(path for path in before if not path.name.endswith("lock"))
+    assert "thesis" in {path.read_text() for path in before if path.is_file()}
+
+
+@pytest.mark.parametrize("end", [".tex", ".csv"])
+@pytest.mark.parametrize("intrude", [a_file, a_link])
+def test_what_appears_at_an_output_file_while_it_is_written_stays(
+    intrude: Callable[[Path], None], end: str, tmp_path: Path
+) -> None:
+    out = tmp_path / f"out{end}"
+
+    def work() -> None:
+        with signed_file(out) as staging:
+            staging.write_text("new")
+            intrude(out)
+
+    with pytest.raises(InputError, match="exists, and"):
+        work()
+    assert out.read_text() == "thesis"
+    assert {path.name for path in tmp_path.iterdir()} <= {out.name, "thesis"}
 
 
 SIGNED = (".html", ".json", ".tex", ".md", ".png", ".pdf", ".svg", ".onnx", ".npz")

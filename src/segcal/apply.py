@@ -117,7 +117,10 @@ class CalibratedFiles:
             exact = slab.probabilities()
             probs, moved = _rounded(calibrator, exact, slab.raw, _PRECISIONS[self.dtype])
             if moved and calibrator.preserves_labels:
-                raise RuntimeError(f"{moved} labels of case '{case.name}' would change, which must never happen")
+                raise InputError(
+                    f"{moved} labels of case '{case.name}' would change, which '{calibrator.method}' must keep; fit it "
+                    "again, since its learned values may be damaged, and report it if it happens again"
+                )
             maps = {name: _map(name, slab, probs) for name in self.maps}
             start = slab.rows.start
             del slab, exact  # before the next slab is read

@@ -109,6 +109,7 @@ def set_to(name: str, number: float) -> Callable[[dict[str, torch.Tensor]], None
         ("ts", set_to("fitted", 0), "must be fitted"),
         ("lts", set_to("input_deviation", 0), "'input_deviation' must be above 0"),
         ("cts", set_to("feature_scale", 0), "'feature_scale' must be above 0"),
+        ("cmsap", set_to("matrices", -1), "'matrices' must not be negative"),
         ("auto", set_to("choice", 99), "'choice' must be one of the candidates|cannot be read"),
         ("isotonic", lambda values: values.update(left=values["left"][:, 1:].clone()), "do not belong together"),
         ("isotonic", lambda values: values.update(breaks=torch.zeros(3)), "'breaks' must have two axes"),
@@ -127,6 +128,13 @@ def test_values_that_cannot_be_computed_with_are_refused(
     sign(folder)
     with pytest.raises(InputError, match=rf"learned values of .*{message}|must be fitted"):
         segcal.load(folder)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (2.0, -1.0, 0.0), (torch.nan, 1.0, 0.0)])
+def test_weights_of_an_ensemble_must_be_shares(weights: tuple[float, ...]) -> None:
+    ensemble = segcal.create("ets", 3)
+    ensemble.weights.copy_(torch.tensor(weights))
+    assert ensemble._problem() == "'weights' must be at least 0 and sum to 1"
 
 
 @pytest.mark.parametrize("number", [10**6, 10**12, 10**30, 2.5, "3", None, True, -1, [3]])

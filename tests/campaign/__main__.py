@@ -1,10 +1,11 @@
-"""The parts of the campaign that need processes: `python -m tests.campaign kill|disk|odd-machines --number N --seed S`.
+"""Parts of the campaign: `python -m tests.campaign fuzz|kill|disk|odd-machines --number N --seed S`.
 
+- fuzz: damaged files and command lines, many in one process.
 - kill: processes killed at random moments and while they replace their output.
 - disk: outputs on a disk that is full.
 - odd-machines: no home, no cache, read-only package, another user, other encodings, nonsense of a launcher.
 
-The exit status is 1 if there was a defect. Damaged files are in `test_fuzz.py`; `make campaign` runs everything.
+The exit status is 1 if there was a defect. `make campaign` runs everything.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from collections.abc import Sequence
 def main(arguments: list[str] | None = None) -> int:
     """Run one part of the campaign and print its table."""
     parser = argparse.ArgumentParser("python -m tests.campaign", description=__doc__.split("\n\n")[0])
-    parser.add_argument("part", choices=("kill", "disk", "odd-machines"))
+    parser.add_argument("part", choices=("fuzz", "kill", "disk", "odd-machines"))
     parser.add_argument("--minutes", type=float, help="stop after this time")
-    parser.add_argument("--number", type=int, help="stop after so many kills or full disks")
+    parser.add_argument("--number", type=int, help="stop after so many mutants, kills or full disks")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # outputs are compared bit by bit, and a GPU rounds otherwise than a CPU
@@ -34,11 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(table(["machine", "commands", "done", "refused", "defects"], rows))
     else:
         from tests.campaign.disk import disk
+        from tests.campaign.fuzz import fuzz
         from tests.campaign.kill import kill
 
-        found = (kill if chosen.part == "kill" else disk)(chosen.seed, number=chosen.number, minutes=chosen.minutes)
+        attack, how = {"fuzz": (fuzz, "damaged"), "kill": (kill, "killed"), "disk": (disk, "space")}[chosen.part]
+        found = attack(chosen.seed, number=chosen.number, minutes=chosen.minutes)
         defects = found.defects
-        print(table(*counted(found.counts, "killed" if chosen.part == "kill" else "space")))
+        print(table(*counted(found.counts, how)))
     print(f"\nseed {chosen.seed}: {len(defects)} defects", *defects, sep="\n")
     return int(bool(defects))
 

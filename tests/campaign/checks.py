@@ -161,6 +161,8 @@ def _check_case(case: Read, out: Tree, done: Done) -> str | None:
 def _check_values(probs: np.ndarray, case: Read, done: Done) -> str | None:
     marker = json.loads(done.tree["calibrator/segcal.json"] or b"")
     keeps = marker["method"] not in _MOVES and marker["config"].get("scope", "pooled") == "pooled"
+    if probs.min(initial=0) < 0:
+        return f"wrong number: a probability of '{case.name}' is negative"
     if np.abs(probs.astype(np.float64).sum(axis=0) - 1).max(initial=0) > 1e-3:
         return "wrong number: probabilities do not sum to 1"
     if keeps and (probs.argmax(axis=0) != case.stored.argmax(axis=0)).any():
@@ -216,7 +218,7 @@ def check_table(done: Done) -> str | None:
     """The rows are those of the file."""
     found = strict_json(done.stdout)["images"]
     text = (done.tree["results/images.csv"] or b"").decode("utf-8-sig")
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = list(csv.DictReader(io.StringIO(text, newline=None)))
     if len(rows) != len(found):
         return f"wrong number: {len(found)} rows of {len(rows)}"
     for row, shown in zip(rows, found, strict=True):

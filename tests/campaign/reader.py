@@ -93,7 +93,7 @@ def _read_data(tree: Tree, need_labels: bool, split: str | None) -> Data:
         logits = _logits(stored, kind)
         known = _checked_labels(raw, stored, ignored, crop=not ours) if need_labels else raw
         read.append(Read(name, logits, stored, known))
-    return Data(read, settings.get("background"))
+    return Data(read, _background(settings, {} if ours else tree))
 
 
 def _bytes(tree: Tree, name: str) -> bytes:
@@ -139,6 +139,23 @@ def _ignored_by_nnunet(tree: Tree) -> set[int]:
     if any(isinstance(number, list) and len(number) > 1 for number in labels.values()):
         raise RegionsError
     return {int(number) for name, number in labels.items() if name == "ignore"}
+
+
+def _background(settings: dict[str, Any], tree: Tree) -> int | None:
+    """Return the class that is the background: one that is called so, unless it is set; -1 is none."""
+    if (given := settings.get("background")) is not None:
+        return None if given == -1 else int(given)
+    names = settings.get("classes", settings.get("class_names"))
+    if names is None and "dataset.json" in tree:
+        labels = json.loads(_bytes(tree, "dataset.json")).get("labels") or {}
+        numbers = {int(np.ravel(number)[0]): name for name, number in labels.items() if name != "ignore"}
+        names = (
+            [numbers[k] for k in sorted(numbers)]
+            if sorted(numbers) == list(range(len(labels) - ("ignore" in labels)))
+            else None
+        )
+    lower = [name.lower() for name in names or ()]
+    return lower.index("background") if "background" in lower else None
 
 
 def _npz(content: bytes, key: str) -> np.ndarray:
@@ -236,10 +253,12 @@ def _checked_labels(
 ) -> np.ndarray | None:
     if labels is None:
         return None
+    with np.errstate(invalid="ignore"):
+        if not (np.abs(labels - np.round(labels)) <= 1e-3).all():  # as scaling may leave it
+            raise UnreadableError("fractional labels")
     if labels.shape != scores.shape[1:]:
         raise UnreadableError(f"labels {labels.shape} and scores {scores.shape}")
-    if not (labels == np.trunc(labels)).all():
-        raise UnreadableError("fractional labels")
+    labels = np.round(labels)
     whole = labels.astype(np.int64)
     whole = np.where(np.isin(whole, list(ignored)), -1, whole)
     if crop:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,15 +38,24 @@ CAMPAIGN = settings(suppress_health_check=list(HealthCheck))
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     """The folder of the attacks, with limits to memory and to the size of files."""
     whole()
+    with limited():
+        yield Arena(tmp_path_factory.mktemp("campaign") / "arena")
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Limit the memory that this process may take from here on, and the size of the files that it writes."""
     before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)]
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     for (kind, (_, hard)), limit in zip(before, (used + ADDRESS_SPACE, FILE_SIZE), strict=True):
         resource.setrlimit(kind, (limit, hard))
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield Arena(tmp_path_factory.mktemp("campaign") / "arena")
-    signal.signal(signal.SIGXFSZ, ignored)
-    for kind, limits in before:
-        resource.setrlimit(kind, limits)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGXFSZ, ignored)
+        for kind, limits in before:
+            resource.setrlimit(kind, limits)
 
 
 @st.composite

@@ -9,9 +9,11 @@ import os
 import shutil
 import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
@@ -256,6 +258,46 @@ def test_nothing_beside_an_output_is_touched(
         ran = run_beside(args, home)
         if ran.status:
             assert_refused(ran)
+
+
+_intruders: list[Callable[[], None]] = []
+"""What to do when a file is next opened for writing under a temporary name; a hook cannot be removed again."""
+
+
+def _intrude(event: str, args: tuple[Any, ...]) -> None:
+    if _intruders and event == "open" and ".partial-" in str(args[0]) and args[2] & (os.O_WRONLY | os.O_RDWR):
+        _intruders.pop()()
+
+
+@pytest.fixture(scope="module")
+def hooked() -> None:
+    sys.addaudithook(_intrude)
+
+
+APPEARING = (foreign_file, foreign_folder, link_to_a_file, link_to_a_folder, fifo)
+
+
+@CAMPAIGN
+@given(args=st.sampled_from(OUTPUTS), place=st.sampled_from(APPEARING), content=CONTENTS)
+def test_nothing_that_appears_meanwhile_is_replaced(
+    args: tuple[str, ...], place: Callable[[Path, bytes], None], content: bytes, home: Path, hooked: None
+) -> None:
+    """Between the check of an output, before the work, and its replacement, after it."""
+    before = dict[str, object]()
+
+    def appear() -> None:
+        place(home / args[-1], content)
+        before.update({name: found for name, found in everything(home).items() if ".partial-" not in name})
+
+    with unchanged(home):
+        _intruders[:] = [appear]
+        ran = run(args, home)
+        assert not _intruders, "nothing was written"
+        assert_refused(ran)
+        after = everything(home)
+        assert {name: after.get(name) for name in before if ".segcal-lock" not in name} == {
+            name: found for name, found in before.items() if ".segcal-lock" not in name
+        }
 
 
 def sparse(path: Path) -> None:

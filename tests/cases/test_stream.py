@@ -242,6 +242,7 @@ def test_unlabelled_cases_can_be_read_for_applying() -> None:
         ({"logits": np.full((3, 12, 10), np.nan, np.float32)}, "must be finite.* of case 'a'"),
         ({"labels": np.full((12, 10), 7, np.uint8)}, "labels must be in 0..2, got 7 at .* of case 'a'"),
         ({"labels": np.zeros((12, 9), np.uint8)}, "labels must have shape \\(12, 10\\)"),
+        ({"labels": np.zeros(12, np.uint8)}, "labels must have shape \\(12, 10\\)"),
         ({"labels": np.full((12, 10), 2**64 - 1, np.uint64)}, "below 2\\^63, got 18446744073709551615"),
         ({"image": np.zeros((12, 10, 3), np.float32)}, "its channels are last"),
     ],

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import struct
 import sys
 import tracemalloc
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nibabel
@@ -13,9 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segcal.data.folders.folder import open_folder
+from segcal.cases.collections import Subset
+from segcal.data.folders.folder import Folder, open_folder
+from segcal.data.io import nifti
 from segcal.data.io.nifti import Nifti
-from segcal.types import InputError
+from segcal.types import Case, InputError
 from support.scenes import (
     AFFINE,
     complaint,
@@ -194,6 +199,70 @@ def test_a_file_that_vanished(tmp_path: Path) -> None:
     (tmp_path / "logits/b.npy").unlink()
     with pytest.raises(InputError, match=r"b.npy' must exist, but it is gone"):
         folder[1]
+
+
+@pytest.mark.parametrize("offset", [0, 100, 347, 10**9, 2**40])
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("end", [".nii", ".nii.gz"])
+@pytest.mark.parametrize(("kind", "at", "form"), [(nibabel.Nifti1Image, 108, "f"), (nibabel.Nifti2Image, 168, "q")])
+def test_values_in_the_header_or_behind_huge_extensions_are_refused(
+    kind: type, at: int, form: str, end: str, order: str, offset: int, tmp_path: Path
+) -> None:
+    """With an offset of 0, nibabel takes the header for values; and it reads all extensions before anything else."""
+    header = kind.header_class(endianness=order)
+    image = kind(np.zeros((4, 5, 6), np.uint8), AFFINE, header)
+    content, path = bytearray(image.to_bytes()), tmp_path / f"a{end}"
+    path.write_bytes(gzip.compress(content) if end == ".nii.gz" else content)
+    assert nifti.read_volume(path).values.shape == (6, 5, 4)
+    struct.pack_into(order + form, content, at, offset)
+    path.write_bytes(gzip.compress(content) if end == ".nii.gz" else content)
+    with pytest.raises(InputError, match="its values begin at byte"):
+        nifti.read_volume(path)
+
+
+@pytest.mark.parametrize("part", [lambda folder: folder, lambda folder: Subset(folder, range(len(folder)))])
+def test_a_case_that_cannot_be_read_does_not_end_the_folder(
+    part: Callable[[Folder], Sequence[Case]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An IndexError would: a loop over a sequence takes it for the end, and all further cases would be missing."""
+    write_arrays(tmp_path)
+    folder = part(open_folder(tmp_path))
+
+    def broken(*_: object) -> None:
+        raise IndexError("of a library")
+
+    monkeypatch.setattr("segcal.data.folders.case_files.CaseFiles.load", broken)
+    with pytest.raises(IndexError, match="of a library"):
+        list(folder)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 6), (5, 0, 6), (5, 4, 0)])
+def test_scores_without_classes_or_pixels_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    save(tmp_path / "logits/b.npy", np.zeros(shape, np.float32))
+    assert f"scores must have classes and pixels, got shape {shape} of case 'b'" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_archives_are_compressed_as_numpy_does(compression: int, tmp_path: Path) -> None:
+    """Python decompresses a megabyte of these at once, which may be 20 GiB of zeros."""
+    write_arrays(tmp_path, "a")
+    path = tmp_path / "logits/a.npz"
+    (tmp_path / "logits/a.npy").rename(tmp_path / "a.npy")
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.write(tmp_path / "a.npy", "logits.npy")
+    assert "it is compressed in a way that numpy does not use" in complaint(tmp_path)
+
+
+def test_the_names_of_many_arrays_are_not_all_listed(tmp_path: Path) -> None:
+    write_arrays(tmp_path, "a")
+    (tmp_path / "logits/a.npy").unlink()
+    with zipfile.ZipFile(tmp_path / "logits/a.npz", "w") as archive:
+        for k in range(1000):
+            archive.writestr(f"part-{k:04}.npy", b"")
+    message = complaint(tmp_path)
+    assert "got ['part-0000', 'part-0001', 'part-0002', 'part-0003', 'part-0004'] and others; save it as" in message
+    assert len(message) < 1000
 
 
 def test_nibabel_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,22 +7,26 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import segcal
 from segcal.apply import CalibratedFiles
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.engines import Engine, Run, engine_of
-from segcal.engines.run import FinishedCases
+from segcal.engines.run import FinishedCases, _link
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.measure import Evaluation
-from segcal.files import write_json
+from segcal.files import read_json, write_json
+from segcal.files.guards import _digest, checksum, checksums, list_files
 from segcal.types import Case, InputError
 from support import run_commands
 from support.commands import refuse, run, succeed
@@ -375,6 +379,97 @@ def test_a_changed_case_is_measured_again(data: Path, monkeypatch: pytest.Monkey
     succeed(*asked, "--out", "out")
     succeed(*asked, "--out", "whole")
     assert contents(Path("out")) == contents(Path("whole"))
+
+
+def test_nothing_is_kept_when_the_first_case_names_another_majority(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first case decides which class may be an unnamed background, without which every case is measured too."""
+    monkeypatch.chdir(data.parent)
+    asked, spoiled = COMMANDS["evaluate"], Path("data/logits/case-3.npy")
+    content, labels = spoiled.read_bytes(), Path("data/labels/case-0.png")
+    balanced, most = np.arange(16 * 14).reshape(16, 14) % 3, np.full((16, 14), 2)
+    for k, (before, after) in enumerate(((balanced, most), (most, balanced), (most, 0 * most))):
+        Image.fromarray(before.astype(np.uint8)).save(labels)
+        spoiled.write_bytes(content[:-1])
+        refuse(*asked, "--out", "out")
+        Image.fromarray(after.astype(np.uint8)).save(labels)
+        spoiled.write_bytes(content)
+        succeed(*asked, "--out", "out")
+        succeed(*asked, "--out", f"whole-{k}")
+        assert contents(Path("out")) == contents(Path(f"whole-{k}"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_case_that_changed_is_noticed_where_all_files_have_one_time(
+    name: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that come out of an archive may all have the same time of modification, and those of one shape one size."""
+    monkeypatch.chdir(data.parent)
+    place = Path("data/logits/case-1.npy")
+    os.utime(place, ns=(0, 0))
+    succeed(*COMMANDS[name], "--out", "out")
+    np.save(place, np.load(place)[::-1])
+    os.utime(place, ns=(0, 0))
+    succeed(*COMMANDS[name], "--out", "out")
+    succeed(*COMMANDS[name], "--out", "whole")
+    assert contents(Path("out")) == contents(Path("whole"))
+
+
+@pytest.mark.parametrize("listed", ["../thesis", "{}/thesis", "../data/segcal.toml", "nothing.npy"])
+def test_only_files_of_an_earlier_output_are_taken_over_from_it(
+    listed: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A made-up marker, with right checksums, lists files elsewhere."""
+    monkeypatch.chdir(data.parent)
+    Path("thesis").write_text("years of work")
+    succeed(*COMMANDS["apply"], "--out", "out")
+    whole = contents(Path("out"))
+    name = listed.format(Path.cwd())
+    marker = read_json(Path("out/segcal.json"))
+    marker["written"]["cases"]["case-1"]["files"].append(name)
+    marker["files"] = {**checksums(Path("out")), name: checksum(Path("out") / name)}
+    marker["files"]["segcal.json"] = _digest(marker)
+    write_json(Path("out/segcal.json"), marker)
+    before = contents(Path())
+    succeed(*COMMANDS["apply"], "--out", "out")
+    assert contents(Path("out")) == whole
+    changed = {place for place, content in contents(Path()).items() if before.get(place) != content}
+    assert changed == {"out/segcal.json"}
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda written: written.pop("identity"),
+        lambda written: written.update(cases=[]),
+        lambda written: written["cases"].update({"case-1": 3}),
+        lambda written: written["cases"]["case-1"].pop("files"),
+        lambda written: written["cases"]["case-1"].update(files="case-1.npy"),
+        lambda written: written["cases"]["case-1"].update(counts={"pixels": "x"}),
+    ],
+)
+def test_made_up_work_of_an_earlier_output_is_done_again(
+    forge: Callable[[dict[str, Any]], None], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data.parent)
+    succeed(*COMMANDS["apply"], "--out", "out")
+    whole, marker = contents(Path("out")), read_json(Path("out/segcal.json"))
+    forge(marker["written"])
+    write_json(Path("out/segcal.json"), marker)
+    list_files(Path("out"))
+    succeed(*COMMANDS["apply"], "--out", "out")
+    assert contents(Path("out")) == whole
+
+
+def test_a_file_system_that_takes_two_names_for_one_loses_no_case(tmp_path: Path) -> None:
+    """As where upper and lower case, or composed and decomposed letters, are the same."""
+    (tmp_path / "one").write_text("1")
+    (tmp_path / "other").write_text("2")
+    _link(tmp_path / "one", tmp_path / "a.npy", "")
+    with pytest.raises(InputError, match=r"takes 'a\.npy' for the name of another file"):
+        _link(tmp_path / "other", tmp_path / "a.npy", "")
+    assert (tmp_path / "a.npy").read_text() == "1"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

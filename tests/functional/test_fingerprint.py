@@ -100,6 +100,17 @@ def test_what_holds_no_numbers_is_left_to_the_checks(logits: np.ndarray) -> None
     assert probability_doubt(logits) is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_finite_is_left_to_the_checks() -> None:
+    """Among it NaN that signals, and infinities that cannot be added up."""
+    logits = np.random.default_rng(0).random((3, 8, 9), np.float32)
+    labels = np.zeros((8, 9), np.uint8)
+    for values in ((0x7FA00001,) * 3, (0x7FC00000, 0x7F800000, 0xFF800000)):
+        logits[:, 0, 0] = np.array(values, np.uint32).view(np.float32)
+        assert fingerprint(logits, labels)
+        assert probability_doubt(logits) is None
+
+
 def test_impossible_classes_are_part_of_the_content() -> None:
     logits = np.random.default_rng(0).normal(size=(3, 8, 9))
     labels = np.zeros((8, 9), np.uint8)

@@ -56,6 +56,11 @@ def test_bca_differs_from_percentiles_where_the_sample_is_skewed() -> None:
     assert (ends("bca") > ends("percentile") + 0.02).all()
 
 
+@pytest.mark.filterwarnings("error")
+def test_sums_of_infinite_values_are_not_known() -> None:
+    assert not np.isfinite(weighted_sums(np.ones((2, 2), np.int64), np.array([np.inf, 1.0]))).any()
+
+
 def test_bca_by_hand() -> None:
     """Efron's formula step by step on the same draws."""
     values = np.array([1.0, 2.0, 4.0, 8.0, 16.0])

@@ -42,6 +42,24 @@ def test_a_checkpoint_is_not_written_where_a_link_leads(tmp_path: Path) -> None:
     assert thesis.read_text() == "years of work"
 
 
+def test_files_of_similar_names_are_no_checkpoints(tmp_path: Path) -> None:
+    """Neither read, nor counted among those that are kept, nor removed."""
+    fit(tmp_path, epochs=1)
+    (first,) = tmp_path.glob("epoch-*")
+    mine = [tmp_path / f"epoch-{name}.safetensors" for name in ("best", "000009-old", "9")]
+    for path in mine:
+        path.write_bytes(first.read_bytes())
+    seen = list[int]()
+    fit(tmp_path, watch=lambda epoch: seen.append(epoch.number), epochs=1)
+    assert seen == []
+    for epoch in range(2, 7):
+        Checkpoints(tmp_path, {}).save(NOTHING._replace(epoch=epoch))
+    assert all(path.exists() for path in mine)
+    assert sorted(set(tmp_path.glob("epoch-*")) - set(mine)) == [
+        tmp_path / f"epoch-00000{epoch}.safetensors" for epoch in (5, 6)
+    ]
+
+
 def fit(folder: Path, cases: list[Case] | None = None, method: str = "lts", **changes: Any) -> segcal.FitReport:
     settings = {"epochs": 3, "learning_rate": 1e-3, "checkpoint": folder, **changes}
     return segcal.create(method, num_classes=3).fit(cases or simulated(2, num_classes=3), **settings).fit_report_
@@ -87,6 +105,8 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], None] | None, Callable[[dict[
     "another shape of a moment": (None, setting("moments/0/step", torch.zeros(2, 7))),
     "a moment of no parameter": (None, setting("moments/99/step", torch.zeros(()))),
     "a moment without a number": (None, setting("moments/x/step", torch.zeros(()))),
+    "a step before the first": (None, setting("moments/0/step", torch.tensor(-1.0))),  # Adam divides by 1 - 0.9^0
+    "a step that is no number": (None, setting("moments/0/step", torch.tensor(torch.nan))),
     "a strange part": (None, setting("thesis/0", torch.zeros(()))),
 }
 

@@ -103,6 +103,9 @@ class ClassConditionalScaling(Calibrator):
     def _map(self, logits: Logits, image: Image | None = None) -> Logits:
         return conditional_map(at_least_float32(logits), self.matrices, ordered=self.ordered)
 
+    def _problem(self) -> str | None:
+        return "'matrices' must not be negative" if (self.matrices < 0).any() else None
+
     def _all_experts(self, stream: CaseStream) -> Iterator[dict[int, Expert]]:
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
         for logits, labels in pixels_of(stream):

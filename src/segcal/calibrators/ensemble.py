@@ -53,6 +53,10 @@ class EnsembleTemperatureScaling(Calibrator):
         self.loss: Loss = loss
         self._register_learned(temperature=(), weights=(3,))
 
+    def _problem(self) -> str | None:
+        are_shares = bool((self.weights >= 0).all()) and abs(float(self.weights.sum()) - 1) <= 1e-6
+        return None if are_shares else "'weights' must be at least 0 and sum to 1"
+
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find temperature and weights; three numbers hardly overfit, so nothing is validated."""
         sampler = Sampler(self.num_classes)

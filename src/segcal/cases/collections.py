@@ -56,6 +56,9 @@ class Subset(Sequence[Case]):
             return Subset(self._cases, self._positions[index])
         return self._cases[self._positions[index]]
 
+    def __iter__(self) -> Iterator[Case]:
+        return (self[k] for k in range(len(self)))  # that of a Sequence takes an IndexError for the end
+
 
 def not_a_case(item: object) -> InputError:
     """Return the error to raise for anything else that stands in place of a case."""

@@ -23,13 +23,10 @@ _WHOLE = 8
 
 
 def labels_of(case: Case, num_classes: int, ignore_index: IgnoreIndex) -> Labels:
-    """Return the labels `[1, *S]` of a case as int64, -1 where ignored, checked against its logits."""
+    """Return the labels `[1, *S]` of a case, whose shape was checked, as int64, -1 where ignored."""
     if case.labels is None:
         raise InputError(f"fitting and measuring need labels, and case '{case.name}' has none; add them")
-    labels, name = to_tensor(case.labels), f"case '{case.name}'"
-    if tuple(case.logits.shape[1:]) != tuple(labels.shape):
-        check_same_space(torch.empty(tuple(case.logits.shape), device="meta"), labels, class_axis=0, of=name)
-    return check_labels(labels, num_classes, ignore_index, of=name).unsqueeze(0)
+    return check_labels(to_tensor(case.labels), num_classes, ignore_index, of=f"case '{case.name}'").unsqueeze(0)
 
 
 def labels_inside(labels: Labels, background: int | None) -> Labels:
@@ -42,13 +39,16 @@ def labels_inside(labels: Labels, background: int | None) -> Labels:
 
 
 def check_shape(case: Case, num_classes: int) -> None:
-    """Raise unless the logits are `[L, *S]` with pixels, and the image `[C, *S]`."""
+    """Raise unless the logits are `[L, *S]` with pixels, the labels `[*S]` and the image `[C, *S]`."""
     shape = tuple(case.logits.shape)
     if len(shape) < 2 or shape[0] != num_classes or 0 in shape:
         raise InputError(
             f"logits must have shape ({num_classes}, *S) with num_classes={num_classes}, "
             f"got {shape} of case '{case.name}'; {class_axis_remedy(shape, num_classes, 0)}"
         )
+    if case.labels is not None and tuple(case.labels.shape) != shape[1:]:
+        logits, labels = (torch.empty(tuple(values.shape), device="meta") for values in (case.logits, case.labels))
+        check_same_space(logits, labels, class_axis=0, of=f"case '{case.name}'")
     for number, scores in enumerate(case.each_pass):
         if tuple(scores.shape) != shape:
             raise InputError(

@@ -27,9 +27,9 @@ from typing import Any, Protocol, Self
 
 from segcal.data.folders.folder import Folder
 from segcal.engines.engine import Engine, Track
-from segcal.files.guards import MARKER, checksum, checksums, listed_files, marker_of, refuse_foreign, trust_checksum
+from segcal.files.guards import MARKER, checksums, listed_files, marker_of, refuse_foreign, trust_checksum
 from segcal.files.outputs import exclusive, remove_folder, replacing, staged_folder
-from segcal.files.reading import write_json
+from segcal.files.reading import LIST, TEXT, WHOLE, list_of, problem, record, table_of, write_json
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from segcal.version import __version__
@@ -39,6 +39,13 @@ _KEPT = ("finished case", "fit")
 _RESULT = "result"
 _CASES = "written"
 """Key of the marker of an output with the identity of the run and the files and counts of each case."""
+_COUNTS = table_of(WHOLE)
+_SCHEMA = record(
+    {
+        "identity": LIST,
+        "cases": table_of(record({"identity": TEXT, "files": list_of(TEXT), "counts": _COUNTS})),
+    }
+)
 
 Work = Callable[[str, Path | None], bytes]
 """Computes the result of the case with a name, and writes its files, if it has any, to a folder."""
@@ -79,7 +86,7 @@ class FinishedCases:
             warnings.warn(text, CalibrationWarning, stacklevel=2)
             remove_folder(place)
             return None
-        return (place / _RESULT).read_bytes() if marker_of(place)["identity"] == identity else None
+        return (place / _RESULT).read_bytes() if marker_of(place).get("identity") == identity else None
 
     def files(self, name: str) -> dict[str, str]:
         """Return the files of a finished case and their checksums."""
@@ -307,12 +314,13 @@ def _written(output: Output, name: str, place: Path | None) -> bytes:
 
 def _take_over(output: Output, finished: FinishedCases, out: Path, identities: Mapping[str, str]) -> None:
     """Take over from an earlier output the cases that have not changed since, nor have their files."""
-    listed, written = listed_files(out), marker_of(out).get(_CASES)
-    if listed is None or written is None or written["identity"] != output.identity():
+    listed, written, found = listed_files(out), marker_of(out).get(_CASES), checksums(out)
+    if listed is None or written is None or problem(written, _SCHEMA) or written["identity"] != output.identity():
         return
     for name, about in written["cases"].items():
         same = about["identity"] == identities.get(name)
-        whole = same and all(checksum(out / file) == listed[file] for file in about["files"])
+        # only what lies in the folder, whatever the marker lists
+        whole = same and all(found.get(file) == listed.get(file, "") for file in about["files"])
         if whole and finished.result(name, about["identity"]) is None:
             with finished.working_on(name, about["identity"]) as place:
                 for file in about["files"]:
@@ -350,6 +358,11 @@ def _copy(file: Path, folder: Path) -> None:
 def _link(source: Path, target: Path, digest: str) -> None:
     """Give a file with a known checksum a second name; copy it where the file system has only one."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        raise InputError(
+            f"the file system of the output takes '{target.name}' for the name of another file; rename one of the "
+            "two cases, or choose another output"
+        )
     try:
         os.link(source, target)
     except OSError:

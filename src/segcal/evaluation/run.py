@@ -136,7 +136,7 @@ def identity_of(evaluation: Evaluation, folder: Folder) -> list[Any]:
     settings = {**vars(evaluation.protocol), "ignore_index": ignored_labels(evaluation.protocol.ignore_index)}
     kept = {name: method for name, method in evaluation.calibrators.items() if isinstance(method, Calibrator)}
     methods = {name: kept[name].identity() if name in kept else None for name in evaluation.calibrators}
-    return [settings, methods, list(evaluation.regions), list(folder.names)]
+    return [settings, methods, list(evaluation.regions), evaluation.majority, list(folder.names)]
 
 
 @dataclass(frozen=True)

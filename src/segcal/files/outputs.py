@@ -11,13 +11,15 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url, resolved, sign
+from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url, resolved, sign, stranger_in
 from segcal.files.reading import refuse_special
 from segcal.types import InputError
 
@@ -40,7 +42,7 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
         return
     with exclusive(target, "folder"):
         refuse_foreign(target)
-        with replacing(target) as staging:
+        with replacing(target, check=partial(_refuse_added, target)) as staging:
             _staged.add(staging)
             try:
                 yield staging
@@ -50,9 +52,10 @@ def staged_folder(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def staged_file(path: str | Path) -> Iterator[Path]:
+def staged_file(path: str | Path, check: Callable[[Path], None] = lambda old: None) -> Iterator[Path]:
     """Yield a temporary file name that becomes `path` if the block succeeds and vanishes if it does not.
 
+    `check` may refuse what is there just before it is replaced.
     Where `path` is a link, the file that it names is written, and no device, pipe or socket.
     """
     refuse_url(path)
@@ -61,7 +64,10 @@ def staged_file(path: str | Path) -> Iterator[Path]:
         raise InputError(f"'{path}' is a folder, and a file is to be written there; choose another name")
     if target.exists():
         refuse_special(target)
-    with exclusive(target, "file"), replacing(target, "".join(target.suffixes), is_folder=False) as staging:
+    with (
+        exclusive(target, "file"),
+        replacing(target, "".join(target.suffixes), is_folder=False, check=check) as staging,
+    ):
         yield staging
 
 
@@ -69,7 +75,7 @@ def staged_file(path: str | Path) -> Iterator[Path]:
 def signed_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name that becomes `path`, signed; refuse to replace a file without a signature."""
     refuse_foreign_file(Path(path))
-    with staged_file(path) as staging:
+    with staged_file(path, refuse_foreign_file) as staging:  # one may have been put there meanwhile
         yield staging
         sign(staging)
 
@@ -158,20 +164,35 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replacing(target: Path, suffix: str = "", *, is_folder: bool = True) -> Iterator[Path]:
-    """Yield a temporary folder or file that takes the place of `target` if the block succeeds."""
+def replacing(
+    target: Path, suffix: str = "", *, is_folder: bool = True, check: Callable[[Path], None] = lambda old: None
+) -> Iterator[Path]:
+    """Yield a temporary folder or file that takes the place of `target` if the block succeeds.
+
+    What is replaced is checked: a folder where it was set aside, out of reach of whoever knows its name.
+    """
     staging = temporary_name(target, suffix)
     try:
         staging.mkdir(0o700) if is_folder else staging.touch(0o600, exist_ok=False)
         yield staging
-        staging.chmod((0o777 if is_folder else 0o666) & ~_umask())
-        _publish(staging, target)
+        _share(staging)
+        _publish(staging, target, check)
     except BaseException:
         _remove(staging)
         raise
 
 
-def _publish(staging: Path, target: Path) -> None:
+def _refuse_added(target: Path, old: Path) -> None:
+    """Raise if somebody has put something into an old output, or changed it, while the new one was written."""
+    is_folder = old.is_dir() and not old.is_symlink()
+    if stranger := stranger_in(old) if is_folder else target.name:
+        raise InputError(
+            f"'{stranger}' was put at '{target}', or changed there, while the output was written; move it elsewhere, "
+            "and run the command again"
+        )
+
+
+def _publish(staging: Path, target: Path, check: Callable[[Path], None]) -> None:
     """Publish a file in one step, or a folder: the old one aside, the new one into its place, then the old one away."""
     durable = not _is_staged(target)
     if durable:
@@ -181,6 +202,9 @@ def _publish(staging: Path, target: Path) -> None:
     try:
         if staging.is_dir() and target.exists():
             target.rename(aside)
+            check(aside)
+        elif not staging.is_dir():
+            check(target)
         staging.replace(target)
     except BaseException:
         if aside.exists() and not target.exists():
@@ -218,6 +242,16 @@ def _collect_leftovers(target: Path) -> None:
             path.rename(target)
         else:
             _remove(path)
+
+
+def _share(staging: Path) -> None:
+    """Give a file, or a folder and all inside, the rights of any new one: safetensors makes files private."""
+    mask = _umask()
+    for path in (staging, *staging.rglob("*")):
+        mode = path.lstat().st_mode
+        wanted = (0o777 if path.is_dir() else 0o666) & ~mask | mode & stat.S_ISGID  # which a shared folder hands down
+        if not stat.S_ISLNK(mode) and stat.S_IMODE(mode) != wanted:
+            path.chmod(wanted)
 
 
 def _umask() -> int:

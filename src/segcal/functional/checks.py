@@ -283,8 +283,8 @@ def probability_doubt(logits: Any) -> str | None:
     if not holds_numbers(logits):
         return None
     scores = sampled_scores(logits)
-    outside = scores.min() < -_OUTSIDE or scores.max() > 1 + _OUTSIDE
-    if scores.shape[1] < _FEWEST_PIXELS or outside or not (scores != scores[:, :1]).any():
+    inside = scores.min() >= -_OUTSIDE and scores.max() <= 1 + _OUTSIDE  # NaN is not
+    if scores.shape[1] < _FEWEST_PIXELS or not inside or not (scores != scores[:, :1]).any():
         return None
     if len(scores) == 1 or (len(scores) == 2 and not scores[0].any()):
         return SIGMOID_PROBABILITIES if scores[-1].min() < _NEAR_ZERO else None

@@ -81,4 +81,5 @@ def _numbers(values: Array | Tensor, dtype: str) -> Array:
     """Return a copy in one precision and byte order."""
     if isinstance(values, Tensor):
         values = (values.detach().double() if values.is_floating_point() else values.detach().long()).cpu().numpy()
-    return np.ascontiguousarray(values, dtype=dtype)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        return np.ascontiguousarray(values, dtype=dtype)

@@ -55,9 +55,10 @@ def weighted_sums(weights: Array, values: Array) -> Array:
     bits = _EXACT - int(np.ceil(np.log2(max(2.0, drawn.sum(axis=1).max(initial=0.0)))))
     largest = np.abs(values).max(axis=0, initial=0.0)
     step = np.ldexp(1.0, np.frexp(largest)[1] - bits)
-    coarse = np.rint(values / step) * step
-    fine = np.rint((values - coarse) / step * 2.0**bits) * (step / 2.0**bits)
-    return np.asarray(drawn @ coarse + drawn @ fine)
+    with np.errstate(invalid="ignore"):  # infinite values, whose sum is not known
+        coarse = np.rint(values / step) * step
+        fine = np.rint((values - coarse) / step * 2.0**bits) * (step / 2.0**bits)
+        return np.asarray(drawn @ coarse + drawn @ fine)
 
 
 def weighted_ratio(weights: Array, totals: Array, counts: Array) -> Array:

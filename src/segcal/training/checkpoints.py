@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from segcal.files.reading import FLAG, NUMBER, TABLE, WHOLE, Kind, list_of, opti
 from segcal.types import InputError
 
 _KEPT = 2
+_STEPS = re.compile("moments/[0-9]+/step")
 _COUNT = Kind("a number of epochs", lambda value: WHOLE.accepts(value) and value >= 0)
 _LOSS = Kind(
     "a number", lambda value: isinstance(value, float) or NUMBER.accepts(value)
@@ -93,14 +95,22 @@ class Checkpoints:
                 reason = str(error)
             else:
                 self._check_same_run(file, state.notes["run"])
-                if _shapes(state, state.tensors) == _shapes(start, state.tensors):
+                if _shapes(state, state.tensors) != _shapes(start, state.tensors):
+                    reason = "its values are those of another network"
+                elif any(not value >= 0 for name, value in state.tensors.items() if _STEPS.fullmatch(name)):
+                    reason = "its optimiser has taken no number of steps"
+                else:
                     return state, warnings
-                reason = "its values are those of another network"
             warnings.append(f"checkpoint '{file}' is damaged ({reason}) and was passed over")
         return None, warnings
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("epoch-*.safetensors"), reverse=True)
+        """Return the checkpoints, the newest first, without files of similar names that somebody keeps beside them."""
+        numbers = (
+            (re.fullmatch(r"epoch-([0-9]{6,12})\.safetensors", path.name), path) for path in self.folder.glob("*")
+        )
+        found = [(int(name[1]), path) for name, path in numbers if name]
+        return [path for _, path in sorted(found, reverse=True)]
 
     def _check_same_run(self, file: Path, found: Mapping[str, Any]) -> None:
         differing = [name for name in self.run if found.get(name) != self.run[name]]

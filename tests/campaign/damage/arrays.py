@@ -19,6 +19,7 @@ SHAPES = (
     "(4294967296, 4294967296, 1)", "(3, 6, 7)", "(2, 7, 6)", "(0, 7, 6)", "((((3))), 7, 6)",
 )  # fmt: skip
 VALUES = (np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 1e-45, 0.0, -0.0, 65504.0, 255, 256, -1, 2**53, 0.5, 1.0, 3)
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) * 4 + (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 HUGE = ((3, 10**6, 10**6), (10**13,), (3, 2**31, 2**31), (2**62, 4))
 
 
@@ -134,7 +135,7 @@ def damage_npz(draw: DrawFn, content: bytes) -> bytes:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
         members[name] = file.getvalue() + members[name][-100:]
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", draw(st.sampled_from((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)))) as archive:
+    with zipfile.ZipFile(file, "w", draw(st.sampled_from(COMPRESSIONS))) as archive:
         for member, data in members.items():
             archive.writestr(zipfile.ZipInfo(member), data)
     return file.getvalue()

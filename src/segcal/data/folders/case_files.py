@@ -44,6 +44,8 @@ class CaseSpec:
                 f"all cases must have {self.spatial_dims} spatial axes as the first one, got scores of shape "
                 f"{scores.shape} of {of}; keep pictures and volumes in folders of their own"
             )
+        if 0 in scores.shape:
+            raise InputError(f"scores must have classes and pixels, got shape {scores.shape} of {of}; save them again")
         if spacing is not None and len(spacing) != self.spatial_dims:
             raise InputError(
                 f"spacing must have {self.spatial_dims} lengths, one for each spatial axis, got {spacing} of {of}; "

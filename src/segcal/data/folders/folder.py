@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import overload
@@ -115,6 +115,9 @@ class Folder(Sequence[Case]):
         if crop is not None:
             self.crops[name] = crop
         return case
+
+    def __iter__(self) -> Iterator[Case]:
+        return (self[k] for k in range(len(self)))  # that of a Sequence takes an IndexError for the end
 
     def subset(self, names: Iterable[str]) -> Folder:
         """The cases called `names`, in that order."""

@@ -32,6 +32,8 @@ from segcal.types import Array, InputError
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  # bytes, numpy's own limit
 _RIVAL = {"logits": "probabilities", "probabilities": "logits"}
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others are decompressed by zipfile without a limit
+_LISTED = 5  # names of arrays in a message
 _LEVEL = 1  # of compression: higher ones take several times as long and save a few percent of scores
 
 
@@ -144,8 +146,12 @@ def _member(path: Path, key: str) -> Iterator[IO[bytes]]:
             raise InputError(f"'{path}' must be a .npz archive, got a .npy file; rename it")
         if start[:1] == b"\x80":
             raise ValueError("pickle")
-        with zipfile.ZipFile(path) as archive, archive.open(_name(path, archive.namelist(), key)) as member:
-            yield member
+        with zipfile.ZipFile(path) as archive:
+            found = archive.getinfo(_name(path, archive.namelist(), key))
+            if found.compress_type not in _COMPRESSIONS:
+                raise ValueError("it is compressed in a way that numpy does not use")
+            with archive.open(found) as member:
+                yield member
 
 
 def _name(path: Path, members: list[str], key: str) -> str:
@@ -159,5 +165,6 @@ def _name(path: Path, members: list[str], key: str) -> str:
             f'set scores = "{rival}"'
         )
     if len(found) != 1:
-        raise InputError(f"'{path}' must hold an array '{key}' or a single array, got {found}; save it as {key}=...")
+        listed = f"{found[:_LISTED]}{' and others' * (len(found) > _LISTED)}"
+        raise InputError(f"'{path}' must hold an array '{key}' or a single array, got {listed}; save it as {key}=...")
     return f"{found[0]}.npy"

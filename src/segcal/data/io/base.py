@@ -68,10 +68,14 @@ class ArrayFile:
     """True if what looks like a file is a folder."""
 
     def identity(self) -> str:
-        """Return what changes when the content does: size and time of modification."""
+        """Return what changes when the content does: size, time of modification and, of a local file, of any change.
+
+        Whoever copies or unpacks a file may set its time of modification, to the same for all, but not that of the
+        change itself.
+        """
         with readable(self.path):
             found = self.path.stat()
-        return f"{found.st_size} {found.st_mtime_ns}"
+        return f"{found.st_size} {found.st_mtime_ns} {getattr(found, 'st_ctime_ns', 0)}"
 
     def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
         """Return the shape of the array, from the header.

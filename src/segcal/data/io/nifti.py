@@ -11,6 +11,7 @@ import gzip
 import logging
 import math
 import shutil
+import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,11 @@ _SAME_LENGTH = 1e-3
 _MILLIMETRES = {"meter": 1e3, "micron": 1e-3}
 """Units of length that a header may state besides mm; an unknown one counts as mm."""
 _LEVEL = 1  # of compression, as nibabel's
+_HEADERS = {"f": 348, "q": 540}
+"""Bytes of a header, of NIfTI-1 and NIfTI-2, by the type of the offset of the values in it."""
+_OFFSETS = {"f": 108, "q": 168}
+_EXTENSIONS = 1 << 26
+"""Bytes that the extensions of a header may have (64 MiB)."""
 
 
 class Nifti(ArrayFile):
@@ -153,7 +159,26 @@ def _open(path: Path) -> Any:
             f"NIfTI files such as '{path}' need nibabel, which is not installed; pip install segcal[medical]"
         ) from error
     with readable(path), _without_remarks():
+        _check_offset(path)
         return nibabel.load(path, mmap="r")
+
+
+def _check_offset(path: Path) -> None:
+    """Raise if the values of a file begin inside its header, or behind extensions too large for the memory.
+
+    nibabel would read the header as values where the offset is 0, and reads all extensions at once.
+    """
+    with path.open("rb") as file:
+        header = (gzip.GzipFile(fileobj=file) if path.name.lower().endswith(".gz") else file).read(_HEADERS["q"])
+    for kind, size in _HEADERS.items():
+        for order in "<>":
+            if len(header) >= size and struct.unpack_from(f"{order}i", header)[0] == size:
+                (offset,) = struct.unpack_from(f"{order}{kind}", header, _OFFSETS[kind])
+                if not size <= offset <= size + _EXTENSIONS:
+                    raise ValueError(
+                        f"its values begin at byte {offset:g}, in its header or behind more than {_EXTENSIONS >> 20} "
+                        "MiB of extensions"
+                    )
 
 
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)

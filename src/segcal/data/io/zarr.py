@@ -45,7 +45,7 @@ class Zarr(ArrayFile):
             entries = sorted(repr(sorted(entry.items(), key=repr)) for entry in found)
         else:
             stats = ((file.relative_to(self.path), file.stat()) for file in self.path.rglob("*") if file.is_file())
-            entries = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
+            entries = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for name, stat in stats)
         return hashlib.sha256("\n".join(entries).encode()).hexdigest()[:32]
 
     def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:

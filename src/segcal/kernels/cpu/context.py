@@ -264,7 +264,8 @@ def context_temperature(
         return DECLINED
     each, moved = as_numpy(weights.float()), as_numpy((offsets + intercept).float())
     least = np.log(max(float(floor), LEAST_TEMPERATURE))
-    limits = [np.float32(number) for number in (*bounds, least, float(softness))]
+    with np.errstate(over="ignore"):  # infinity, as in PyTorch
+        limits = [np.float32(number) for number in (*bounds, least, float(softness))]
     result, across = np.empty((len(logits), 1, *logits.shape[2:]), np.float32), WINDOWS if dims > 1 else (1, 1)
     for image, out in zip(logits, result, strict=True):
         maps = _describe_image(image)

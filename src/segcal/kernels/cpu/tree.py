@@ -377,10 +377,11 @@ def tree_root(
 
 def _transformed(weight: Tensor) -> Array:
     """Transform weights `[K, C, 5, 5(, 5)]` along all axes except the last: Float32[U, K, C, 5]."""
-    found = _FILTER @ as_numpy(weight).astype(np.float64)  # of the last axis but one
-    if found.ndim == 5:
-        found = _FILTER @ found.reshape(*found.shape[:3], -1)
-    return found.reshape(*found.shape[:2], -1, 5).transpose(2, 0, 1, 3).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # as in PyTorch
+        found = _FILTER @ as_numpy(weight).astype(np.float64)  # of the last axis but one
+        if found.ndim == 5:
+            found = _FILTER @ found.reshape(*found.shape[:3], -1)
+        return found.reshape(*found.shape[:2], -1, 5).transpose(2, 0, 1, 3).astype(np.float32)
 
 
 @lru_cache(maxsize=16)
