@@ -40,6 +40,13 @@ def test_mean_of_nothing_is_nan(values: list[float]) -> None:
     assert all(math.isnan(number) for number in mean_std(values))
 
 
+@pytest.mark.filterwarnings("error")
+def test_infinite_values_have_no_spread() -> None:
+    mean, spread = mean_std([1.0, math.inf])
+    assert mean == math.inf
+    assert math.isnan(spread)
+
+
 def test_weights_draw_with_replacement() -> None:
     weights = bootstrap_weights(7, 2000, seed=1)
     assert weights.shape == (2000, 7)

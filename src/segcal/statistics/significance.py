@@ -45,7 +45,8 @@ def mean_std(values: Sequence[float] | Array) -> tuple[float, float]:
         (2.0, 1.0)
     """
     kept = _finite(values)
-    return (float(kept.mean()), float(kept.std())) if kept.size else (float("nan"), float("nan"))
+    with np.errstate(invalid="ignore"):  # infinite values, whose spread is not known
+        return (float(kept.mean()), float(kept.std())) if kept.size else (float("nan"), float("nan"))
 
 
 def mann_whitney_p(ours: Sequence[float] | Array, theirs: Sequence[float] | Array) -> float:
