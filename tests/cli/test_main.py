@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -15,6 +16,7 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch: pytes
     seen = dict[str, str]()
     monkeypatch.setattr("segcal.cli.app.app", lambda **_: seen.update(os.environ))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # which pytest has set
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     monkeypatch.delenv("KMP_BLOCKTIME", raising=False)
     cli.main()

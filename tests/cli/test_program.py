@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,23 @@ def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -
     done = python("-c", code, "apply", calibrator, data, "--out", data.parent / "probs")
     assert done.returncode == 128 + 15, done.stderr
     assert everything(data.parent) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+@pytest.mark.parametrize("number", [2, 15])
+def test_a_signal_in_a_finalizer_is_not_lost(number: int, data: Path, calibrator: Path) -> None:
+    """Python prints and forgets an exception that leaves `__del__`; compilers and readers of files have finalizers."""
+    code = (
+        "import os, time\nfrom segcal import apply\nfrom segcal.cli import main\n"
+        "class Held:\n    def __del__(self):\n"
+        f"        os.kill(os.getpid(), {number})\n        time.sleep(0.01)\n"
+        "def work(*_, **__):\n    Held()\n    time.sleep(30)\n"
+        "apply.apply_to_folder = work\nmain()"
+    )
+    started = time.monotonic()
+    done = python("-c", code, "apply", calibrator, data, "--out", data.parent / "probs")
+    assert done.returncode == {2: 130, 15: 128 + 15}[number], done.stderr
+    assert time.monotonic() - started < 25
 
 
 METHODS: dict[str, tuple[object, ...]] = {

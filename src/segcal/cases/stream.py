@@ -211,7 +211,7 @@ class CaseStream:
         if not isinstance(case, Case):
             raise not_a_case(case)
         case = case if self.passes else replace(case, passes=None)
-        check_shape(case, self.num_classes)
+        check_shape(case if self.labelled else replace(case, labels=None), self.num_classes)
         case = case if self.images else replace(case, image=None)
         store, count = self._store, len(case.each_pass)
         if self.passes:

@@ -1,9 +1,16 @@
 """The command line: one file per command, listed in `segcal.cli.app`."""
 
+from __future__ import annotations
+
 import io
 import os
 import signal
 import sys
+from threading import Timer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 """Waiting of PyTorch's threads after an operation: asleep. By default they spin for some milliseconds, on cores that
@@ -22,4 +29,16 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     # as Ctrl-C does, so that nothing half-written is left behind
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    sys.unraisablehook = _repeat_signal
     app(prog_name="segcal")
+
+
+def _repeat_signal(lost: UnraisableHookArgs) -> None:
+    """Repeat Ctrl-C or SIGTERM that came while a finalizer ran, in which exceptions are printed and lost."""
+    number = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}.get(lost.exc_type)
+    if number is None:
+        sys.__unraisablehook__(lost)
+        return
+    again = Timer(0.05, os.kill, (os.getpid(), number))  # the finalizer has ended by then
+    again.daemon = True
+    again.start()

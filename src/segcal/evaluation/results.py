@@ -376,8 +376,9 @@ class Results:
 
     def drawing(self) -> Drawing:
         """Return the bootstrap over the cases or their groups."""
-        cases = self.case_frame
-        return Protocol.of(self.settings).drawing(cases["case"].tolist(), cases["group"].tolist())
+        keys = {"kind": "interval", "repetitions": "repetitions", "seed": "seed"}  # all that joined results have
+        options = {name: self.settings[key] for name, key in keys.items() if key in self.settings}
+        return Drawing(self.case_frame["case"].tolist(), self.case_frame["group"].tolist(), **options)
 
     def _samples(self) -> dict[tuple[str, str, str], Array]:
         """Return the values that each mean(std) of the paper's table is taken over."""
