@@ -11,7 +11,7 @@ import numpy as np
 from experiments.fitting import on_device
 from segcal.calibrators import Calibrator, create
 from segcal.calibrators.automatic import DEFAULT_CANDIDATES
-from segcal.cases import Subset
+from segcal.cases import subset
 from segcal.statistics.folds import folds_of
 from segcal.training.processes import choose_device
 from segcal.types import Case, InputError
@@ -49,7 +49,7 @@ def _local(method: str = "lts", *, held_out: bool = False, **own: Any) -> Fit:
         calibrator = create(method, **about, **own).to(device)
         if held_out:
             fold = folds_of([case.group or case.name for case in cases], _FOLDS)
-            used, left = (Subset(used, np.flatnonzero(side).tolist()) for side in (fold != 0, fold == 0))
+            used, left = (subset(used, np.flatnonzero(side).tolist()) for side in (fold != 0, fold == 0))
             settings |= {"validation": left, "patience": _PATIENCE}
         found = calibrator.fit(used, **settings).to("cpu")
         details = found.fit_report_.details

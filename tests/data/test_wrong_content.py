@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segcal.cases.collections import Subset
+from segcal.cases.collections import subset
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.data.io import nifti
 from segcal.data.io.nifti import Nifti
@@ -220,7 +220,7 @@ def test_values_in_the_header_or_behind_huge_extensions_are_refused(
         nifti.read_volume(path)
 
 
-@pytest.mark.parametrize("part", [lambda folder: folder, lambda folder: Subset(folder, range(len(folder)))])
+@pytest.mark.parametrize("part", [lambda folder: folder, lambda folder: subset(folder, range(len(folder)))])
 def test_a_case_that_cannot_be_read_does_not_end_the_folder(
     part: Callable[[Folder], Sequence[Case]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from segcal.cases import CaseStream
-from segcal.cases.channels import ChannelCases
+from segcal.cases.channels import channel_cases
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.data.sample.scenes import simulate
 from segcal.types import Case, InputError
@@ -203,7 +203,7 @@ def read_all(folder: Folder) -> None:
     many = folder.num_classes if folder.activation == "sigmoid" else 1
     for channel in range(many):
         sigmoid = folder.activation == "sigmoid"
-        cases = ChannelCases(folder, channel, many) if sigmoid else folder
+        cases = channel_cases(folder, channel, many) if sigmoid else folder
         classes = 2 if sigmoid else folder.num_classes
         for _ in CaseStream(cases, classes, ignore_index=folder.ignore_index, labelled=labelled).slabs():
             pass

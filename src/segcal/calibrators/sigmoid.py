@@ -22,7 +22,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.slabs import CalibratedSlab
 from segcal.cases import CaseStream, StreamedCase
-from segcal.cases.channels import ChannelCases, channel_case
+from segcal.cases.channels import channel_case, channel_cases
 from segcal.cases.collections import as_collection
 from segcal.functional.arrays import to_tensor
 from segcal.functional.probability import keep_sides, log_odds, two_class_logits
@@ -139,9 +139,9 @@ class SigmoidHead(Calibrator):
         kept, held_out = as_collection(cases), None if validation is None else as_collection(validation)
         fitted = deepcopy(self._each)  # a refused fit leaves what was learned
         for k, channel in enumerate(fitted):
-            checked = None if held_out is None else ChannelCases(held_out, k, count)
+            checked = None if held_out is None else channel_cases(held_out, k, count)
             try:
-                channel._fit(ChannelCases(kept, k, count), checked, settings)
+                channel._fit(channel_cases(kept, k, count), checked, settings)
             except InputError as error:
                 raise (error if count == 1 else InputError(f"channel {k}: {error}")) from error
         self.channels = nn.ModuleList(fitted)

@@ -6,49 +6,31 @@ the same for a sigmoid channel. This is the only place where heads are converted
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast, overload
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases.collections import as_collection
+from segcal.cases.collections import LazyCases, as_collection
 from segcal.functional.arrays import split_index
 from segcal.types import Array, Case, InputError
 
 
-class ChannelCases(Sequence[Case]):
-    """Cases of a sigmoid head as two-class cases of one of its channels, each converted on access.
+def channel_cases(cases: Iterable[Case], channel: int = 0, channels: int = 1) -> LazyCases:
+    """Return cases of a sigmoid head as two-class cases of one of its channels, each converted on access.
 
     Args:
         cases: Cases with logits `[C, *S]` and labels `[C, *S]` of 0 and 1, or `[*S]` if there is one channel.
         channel: Index of the channel.
         channels: Number of channels C.
     """
-
-    def __init__(self, cases: Iterable[Case], channel: int = 0, channels: int = 1) -> None:
-        kept = as_collection(cases)
-        self._cases = kept if isinstance(kept, Sequence) else list(kept)
-        self.channel, self.channels = channel, channels
-
-    def __len__(self) -> int:
-        return len(self._cases)
-
-    @overload
-    def __getitem__(self, index: int) -> Case: ...
-    @overload
-    def __getitem__(self, index: slice) -> ChannelCases: ...
-    def __getitem__(self, index: int | slice) -> Case | ChannelCases:
-        """Return one case, or some of them."""
-        if isinstance(index, slice):
-            return ChannelCases(self._cases[index], self.channel, self.channels)
-        return channel_case(self._cases[index], self.channel, self.channels)
-
-    def __iter__(self) -> Iterator[Case]:
-        for case in self._cases:  # not by index: a progress bar counts iterations
-            yield channel_case(case, self.channel, self.channels)
+    kept = as_collection(cases)
+    items = kept if isinstance(kept, Sequence) else list(kept)
+    return LazyCases(partial(channel_case, channel=channel, channels=channels), items)
 
 
 def channel_case(case: Case, channel: int = 0, channels: int = 1) -> Case:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar, cast, overload
 
@@ -37,27 +37,38 @@ def no_cases(given: object, item: str = "case", place: str = "folder or the spli
     return InputError(f"at least one {item} is needed, got none; is the {place} empty?")
 
 
-class Subset(Sequence[Case]):
-    """Some of the cases, by index; each is read on access."""
+class LazyCases(Sequence[Case]):
+    """Cases that are read, or made from others, on access.
 
-    def __init__(self, cases: Sequence[Case], positions: Sequence[int]) -> None:
-        self._cases, self._positions = cases, list(positions)
+    Args:
+        make: Function from an item to a case.
+        items: One for each case.
+    """
+
+    def __init__(self, make: Callable[[Any], Case], items: Sequence[Any]) -> None:
+        self._make, self._items = make, items
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self._items)
 
     @overload
     def __getitem__(self, index: int) -> Case: ...
     @overload
-    def __getitem__(self, index: slice) -> Subset: ...
-    def __getitem__(self, index: int | slice) -> Case | Subset:
+    def __getitem__(self, index: slice) -> LazyCases: ...
+    def __getitem__(self, index: int | slice) -> Case | LazyCases:
         """Return one case, or some of them."""
         if isinstance(index, slice):
-            return Subset(self._cases, self._positions[index])
-        return self._cases[self._positions[index]]
+            return LazyCases(self._make, self._items[index])
+        return self._make(self._items[index])
 
     def __iter__(self) -> Iterator[Case]:
-        return (self[k] for k in range(len(self)))  # that of a Sequence takes an IndexError for the end
+        for item in self._items:  # not by index: a progress bar counts iterations, and an IndexError would end them
+            yield self._make(item)
+
+
+def subset(cases: Sequence[Case], positions: Sequence[int]) -> LazyCases:
+    """Return some of the cases, by index."""
+    return LazyCases(cases.__getitem__, list(positions))
 
 
 def not_a_case(item: object) -> InputError:

@@ -155,7 +155,7 @@ def diagnose(
     """Compare NLL and entropy in the region *All*, over all pixels, in each image and at each pixel.
 
     With `num_classes=1` the scores are those of a single sigmoid channel. For several channels, diagnose each of them:
-    `segcal.cases.channels.ChannelCases(cases, k, channels)` with `num_classes=2`.
+    `segcal.cases.channels.channel_cases(cases, k, channels)` with `num_classes=2`.
     """
     first, *_ = heads_of(Protocol(num_classes, ignore_index=ignore_index, background=background))
     kept, place = first.cases(cases), device or torch.device("cpu")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from segcal.calibrators import Calibrator, SigmoidHead
 from segcal.cases import CaseStream, StreamedCase, as_collection
-from segcal.cases.channels import ChannelCases, channel_case
+from segcal.cases.channels import channel_case, channel_cases
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.functional.catalogue import CATALOGUE, SURFACES
 from segcal.functional.checks import check_logits, probability_doubt
@@ -214,9 +214,7 @@ class ExclusiveHead:
 
     def cases(self, cases: Iterable[Case]) -> Collection[Case]:
         """Return cases as this head sees them, each converted on access."""
-        return (
-            ChannelCases(as_collection(cases), self.channel, self.channels) if self.channels else as_collection(cases)
-        )
+        return channel_cases(cases, self.channel, self.channels) if self.channels else as_collection(cases)
 
     @property
     def structures(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from segcal.calibrators import Calibrator, create, load
-from segcal.cases import Subset
+from segcal.cases import subset
 from segcal.evidence.suite import CalibrationSuite
 from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import activation_of
@@ -147,7 +147,7 @@ class CalibrationCallback(Callback):
         folds = folds_of([case.group for case in cases], 2)
         measured = {"": self._measured([(cases, None)])}
         if folds.max() > 0:
-            halves = [Subset(cases, np.flatnonzero(folds == k).tolist()) for k in (0, 1)]
+            halves = [subset(cases, np.flatnonzero(folds == k).tolist()) for k in (0, 1)]
             crossed = [(halves[k], self._fitted(halves[1 - k])) for k in (0, 1)]
             measured["_calibrated"] = self._measured(crossed)
         self.calibrator = self._fitted(cases)
