@@ -25,13 +25,12 @@ from segcal.data.folders.layouts import (
     files_of_cases,
     find_bids,
     find_own,
-    is_bids,
-    is_own,
     labels_without_scores,
+    no_scores,
     place_of,
     with_passes,
 )
-from segcal.data.folders.nnunet import find_nnunet, is_nnunet
+from segcal.data.folders.nnunet import find_nnunet
 from segcal.data.folders.settings import (
     Classes,
     FolderSettings,
@@ -49,8 +48,8 @@ from segcal.functional.checks import IGNORED, activation_of, ignored_labels
 from segcal.text import warn_caller
 from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
 
-_LAYOUTS = ((is_own, find_own), (is_bids, find_bids), (is_nnunet, find_nnunet))
-"""The first that matches a folder finds its cases."""
+_LAYOUTS = (find_own, find_bids, find_nnunet)
+"""The first that recognises a folder finds its cases."""
 
 _TAKEN = {MARKER, "result"}
 """Names of other files where the maps of a case are written."""
@@ -205,8 +204,10 @@ def open_folder(
     settings = read_settings(root / "segcal.toml").overridden(
         ignore_index=ignore_index, background=background, scores=scores, activation=activation
     )
-    find = next((find for matches, find in _LAYOUTS if matches(root)), find_own)
-    found = find(root, None if labels is None else existing(place_of(labels), "labels"), settings)
+    truth = None if labels is None else existing(place_of(labels), "labels")
+    found = next((found for find in _LAYOUTS if (found := find(root, truth, settings))), None)
+    if found is None:
+        raise no_scores(root)
     if require_labels and not found.label_folder.is_dir():
         raise InputError(
             f"the true labels of '{root}' are needed, got none in '{found.label_folder}'; give their folder with "

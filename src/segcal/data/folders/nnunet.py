@@ -30,25 +30,22 @@ _FOLDS = 5  # of nnU-Net's cross-validation, unless a file says otherwise
 _MARKS = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 
 
-def is_nnunet(root: Path) -> bool:
-    """Return whether there are archives, or folds with archives."""
-    return bool(by_name(root, _ARCHIVES) or _folds(root))
-
-
-def find_nnunet(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+def find_nnunet(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases | None:
     """Return the archives `NAME.npz` of a prediction folder, or those of all folds of a trained model.
 
     A segmentation beside an archive is the network's own, and serves for its geometry only.
     """
     folds = _folds(root)
-    truth = labels or (None if folds else _inside(root)) or _truth(_model(root)) or root / "labels"
     places = list(folds.values()) or [root]
+    archives = {place: {name: path for name, (path,) in by_name(place, _ARCHIVES).items()} for place in places}
+    if not any(archives.values()):
+        return None
+    truth = labels or (None if folds else _inside(root)) or _truth(_model(root)) or root / "labels"
     if truth.resolve() in [place.resolve() for place in places]:
         raise InputError(
             f"labels must be the folder of the true labels, got '{truth}', where nnU-Net wrote its own "
             "predictions; give the one that holds the truth"
         )
-    archives = {place: {name: path for name, (path,) in by_name(place, _ARCHIVES).items()} for place in places}
     splits = {fold: tuple(archives[place]) for fold, place in folds.items()}
     declared = _splits_final(root, labels) if folds else None
     content = None if declared is None else read_json(declared)
