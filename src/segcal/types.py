@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from operator import index
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
@@ -130,6 +131,20 @@ MOST_BINS = 1 << 16
 """Bins are at most as many as the cells of a fine histogram: narrower ones cannot be told apart."""
 MOST_CLASSES = 1 << 16
 """Classes of a network; more are a mistake, and would ask for too much memory."""
+
+
+def extra(module: str, user: str, name: str) -> Any:
+    """Return the module of an optional package; raise if it is not installed, with the extra that installs it.
+
+    Args:
+        module: Its name.
+        user: Words for what needs it, such as "Zarr files need zarr".
+        name: The extra of segcal.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(f"{user}, which is not installed; pip install segcal[{name}]") from error
 
 
 def check_whole(name: str, value: object, least: int, most: int) -> None:

@@ -18,7 +18,7 @@ from torch import distributed
 
 from segcal.training.environment import launched
 from segcal.training.processes import process_group
-from segcal.types import InputError
+from segcal.types import InputError, extra
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -117,10 +117,7 @@ class RayEngine(Engine):
     is_alone = False
 
     def __init__(self, address: str | None = None) -> None:
-        try:
-            import ray  # noqa: PLC0415  (an extra)
-        except ImportError as error:
-            raise InputError("--engine ray needs Ray, which is not installed; pip install segcal[ray]") from error
+        ray = extra("ray", "--engine ray needs Ray", "ray")
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of tasks ahead of the first that failed
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         if not ray.is_initialized():

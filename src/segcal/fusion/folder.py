@@ -25,7 +25,7 @@ from segcal.files import MARKER, release_pages, staged_folder, write_json
 from segcal.functional.arrays import TemporaryArrays
 from segcal.fusion.joint_label_fusion import joint_label_fusion_weights, similarity_weights
 from segcal.fusion.voting import Fused, majority_vote, plurality_vote, weighted_vote
-from segcal.types import Array, InputError
+from segcal.types import Array, InputError, check_choice
 from segcal.version import __version__
 
 FusionMethod = Literal["jlf", "svwv", "plurality", "majority"]
@@ -52,8 +52,7 @@ class FusionSettings:
     nonnegative: bool = False
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(FusionMethod):
-            raise InputError(f"method must be one of {', '.join(get_args(FusionMethod))}, got '{self.method}'")
+        check_choice("method", self.method, get_args(FusionMethod))
         if self.patch is not None and self.patch < 0:
             raise InputError(f"patch must be at least 0, got {self.patch}")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -28,7 +28,7 @@ import numpy as np
 from segcal.data.io.arrays import read_array
 from segcal.files import signed_file
 from segcal.files.guards import refuse_foreign_file
-from segcal.types import Array, InputError
+from segcal.types import Array, InputError, extra
 
 LEAST_SIMILARITY = 0.5
 """Correlation between target and warped atlas below which a registration counts as failed."""
@@ -137,12 +137,8 @@ def register(target: Volume, atlas: Volume, settings: RegistrationSettings | Non
 
 
 def simple_itk() -> Any:
-    """Return the module SimpleITK, or say how to install it."""
-    try:
-        import SimpleITK  # noqa: PLC0415  (an optional dependency)
-    except ImportError as error:
-        raise InputError("registration needs SimpleITK, which is not installed; pip install segcal[medical]") from error
-    return SimpleITK
+    """Return the module SimpleITK."""
+    return extra("SimpleITK", "registration needs SimpleITK", "medical")
 
 
 def _image(sitk: Any, array: Array, spacing: tuple[float, ...]) -> Any:
@@ -364,8 +360,3 @@ def _read(path: Path) -> tuple[Warp, str]:
 def _narrow(labels: Array) -> Array:
     """Labels in the smallest unsigned type that holds them."""
     return labels.astype(np.min_scalar_type(int(labels.max(initial=0))))
-
-
-def failures(outcomes: Iterable[RegistrationOutcome]) -> list[str]:
-    """One sentence for each pair whose registration failed."""
-    return [f"{o.pair.atlas} to {o.pair.target}: {o.problem}" for o in outcomes if o.problem]

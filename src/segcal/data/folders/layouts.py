@@ -1,7 +1,7 @@
 """Layouts of folders: segcal's own (`logits/NAME`, `labels/NAME`, perhaps `images/NAME`), BIDS, and their shared parts.
 
-A layout is two functions: one tells whether a folder has the layout, and `find(root, labels, settings)` returns the
-places of the files; `labels` is a folder of labels other than the usual one. `segcal.data.folders.folder` lists them.
+A layout is a function `find(root, labels, settings)` that returns the places of the files, or None if the folder has
+another layout; `labels` is a folder of labels other than the usual one. `segcal.data.folders.folder` lists them.
 
 Files of different kinds have the same name, or names of the Brain Imaging Data Structure (BIDS) with the same entities:
 `sub-01_ses-1_probseg.nii.gz` and `sub-01_ses-1_desc-manual_dseg.nii.gz`. Folders `sub-*/` are searched to any depth.
@@ -9,7 +9,6 @@ Files of different kinds have the same name, or names of the Brain Imaging Data 
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from segcal.data.folders.settings import FolderSettings, Splits
 from segcal.data.io.formats import IMAGES, LABELS, SCORES, extension_of, file_at
 from segcal.files import local_path, url_of
 from segcal.text import counted, is_utf8
-from segcal.types import InputError
+from segcal.types import InputError, extra
 
 _LOSSY = "JPEG changes values, so write labels as PNG"
 _PICKLE = "it can run code when it is loaded, so save the scores with np.save(path, tensor.cpu().numpy())"
@@ -60,33 +59,31 @@ class FoundCases:
     remarks: tuple[str, ...] = ()
 
 
-def is_own(root: Path) -> bool:
-    """Return whether there is a folder of scores."""
-    return (root / "logits").is_dir()
-
-
-def find_own(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
+def find_own(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases | None:
     """Return each score file of `logits/`, and the labels."""
     folder, label_folder = root / "logits", labels or root / "labels"
     scores = by_name(folder, SCORES)
     if not scores:
-        raise InputError(
-            f"'{root}' must hold scores as logits/NAME{'|'.join(SCORES)}, or as NAME.npz of nnU-Net or "
-            f"TotalSegmentator (--save_probabilities), got none; "
-            f"{_unreadable(folder, '', 'score') or 'is it the right folder?'}"
-        )
+        if folder.is_dir():
+            raise no_scores(root)
+        return None
     one = {name: only(name, scores, "score", folder, SCORES) for name in scores}
     return FoundCases(one, label_folder, by_name(label_folder, LABELS), FolderSettings(scores="logits"))
 
 
-def is_bids(root: Path) -> bool:
-    """Return whether there are folders of subjects with probabilities, `sub-*/**/*_probseg.*`."""
-    return any(root.glob("sub-*")) and bool(_with_suffix(by_name(root, SCORES), "probseg"))
+def no_scores(root: Path) -> InputError:
+    """Return the error to raise for a folder without scores."""
+    return InputError(
+        f"'{root}' must hold scores as logits/NAME{'|'.join(SCORES)}, or as NAME.npz of nnU-Net or TotalSegmentator "
+        f"(--save_probabilities), got none; {_unreadable(root / 'logits', '', 'score') or 'is it the right folder?'}"
+    )
 
 
-def find_bids(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases:
-    """Return each file of probabilities, all classes in one, and the segmentations `*_dseg.*` of the same entities."""
-    scores = _with_suffix(by_name(root, SCORES), "probseg")
+def find_bids(root: Path, labels: Path | None, settings: FolderSettings) -> FoundCases | None:
+    """Return each file `sub-*/**/*_probseg.*`, with all classes, and the segmentations `*_dseg.*` of its entities."""
+    scores = _with_suffix(by_name(root, SCORES), "probseg") if any(root.glob("sub-*")) else {}
+    if not scores:
+        return None
     label_folder = labels or root
     found = by_name(label_folder, LABELS)
     segmentations = _with_suffix(found, "dseg") or {name: paths for name, paths in found.items() if name not in scores}
@@ -170,12 +167,9 @@ def place_of(path: str | Path) -> Path:
         return local_path(path)
     if "::" in url:
         raise InputError(f"URLs must have one protocol, got '{url}'; unpack the archive, and give its folder")
-    if importlib.util.find_spec("upath") is None:
-        raise InputError("URLs need universal-pathlib, which is not installed; pip install segcal[store]")
-    from upath import UPath  # noqa: PLC0415
-
+    upath = extra("upath", "URLs need universal-pathlib", "store")
     try:
-        place: Path = UPath(url)
+        place: Path = upath.UPath(url)
         cast(Any, place).fs.protocol  # noqa: B018  (imports the driver)
     except ImportError as error:
         raise InputError(

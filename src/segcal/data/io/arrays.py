@@ -20,8 +20,7 @@ from segcal.data.io.base import (
     Shape,
     Stored,
     Write,
-    array_in,
-    declared_bytes,
+    check_declared,
     decompressed,
     plain,
     readable,
@@ -132,8 +131,8 @@ def read_array(path: Path, key: str) -> Array:
         shape, order, dtype = _read_header(member)
         if dtype.hasobject:
             raise ValueError("Python objects")
-        size = declared_bytes(shape, dtype, path, compressed=True)
-        return plain(array_in(decompressed(member, size), shape, dtype, 0, order), path)
+        check_declared(shape, dtype, path, compressed=True)
+        return plain(decompressed(member, shape, dtype, 0, order), path)
 
 
 @contextmanager

@@ -188,8 +188,8 @@ def whole_numbers(array: Array, path: Path) -> Array:
     return rounded.astype(np.int64)
 
 
-def declared_bytes(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed: bool) -> int:
-    """Return how large an array is by its header; raise if the file cannot hold it, before memory is taken.
+def check_declared(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed: bool) -> None:
+    """Raise if a file cannot hold the array that its header declares, before memory is taken.
 
     Deflate, which .npz and .nii.gz use, makes at most 1032 bytes of one.
     """
@@ -197,7 +197,6 @@ def declared_bytes(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed
     if min(shape, default=0) < 0 or size > path.stat().st_size * (_DEFLATE if compressed else 1) + PIECE:
         raise ValueError(f"its header declares an array of shape {shape}, which cannot be in a file of its size")
     refuse_large(size, path)
-    return size
 
 
 def refuse_large(size: int, path: Path) -> None:
@@ -209,13 +208,13 @@ def refuse_large(size: int, path: Path) -> None:
         )
 
 
-def decompressed(stream: IO[bytes], size: int) -> bytearray | IO[bytes]:
-    """Read a compressed stream of `size` bytes to its end, where checksums are compared, into memory or into a file.
+def decompressed(stream: IO[bytes], shape: Shape, dtype: np.dtype[Any], offset: int, order: Literal["C", "F"]) -> Array:
+    """Return the array behind `offset` bytes of a compressed stream; a large one is mapped from a temporary file.
 
-    Memory grows with the bytes that are really there, not with what a damaged header promises; a stream that is longer
-    than promised is refused, since it may have no end.
+    The stream is read to its end, where checksums are compared. Memory grows with the bytes that are really there, not
+    with what a damaged header promises; a stream that is longer than promised is refused, since it may have no end.
     """
-    content = bytearray()
+    content, size = bytearray(), offset + math.prod(shape) * dtype.itemsize
     while piece := stream.read(PIECE):
         content += piece
         if len(content) > size + PIECE:
@@ -223,27 +222,13 @@ def decompressed(stream: IO[bytes], size: int) -> bytearray | IO[bytes]:
         if len(content) > IN_MEMORY:
             break
     else:
-        return content
-    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed when it has been mapped)
-    try:
+        return np.ndarray(shape, dtype, buffer=content, offset=offset, order=order)
+    with tempfile.TemporaryFile() as file:  # the map outlives the file, whose space is freed with it
         file.write(content)
         while piece := stream.read(PIECE):
             file.write(piece)
             if file.tell() > size + PIECE:
                 raise ValueError(_TOO_LONG)
         file.flush()
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def array_in(
-    content: bytearray | IO[bytes], shape: Shape, dtype: np.dtype[Any], offset: int, order: Literal["C", "F"]
-) -> Array:
-    """Return the array in what `decompressed` returned, memory-mapped where that is a file."""
-    if isinstance(content, bytearray):
-        return np.ndarray(shape, dtype, buffer=content, offset=offset, order=order)
-    with content:  # the map outlives the file, whose space is freed with it
-        mapped: Array = np.memmap(content, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+        mapped: Array = np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
     return mapped

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import gzip
 import logging
-import math
 import shutil
-import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,14 +27,13 @@ from segcal.data.io.base import (
     Spacing,
     Stored,
     Write,
-    array_in,
-    declared_bytes,
+    check_declared,
     decompressed,
     plain,
     readable,
     slab_writer,
 )
-from segcal.types import Array, InputError
+from segcal.types import Array, InputError, extra
 
 _ENDS = (".nii.gz", ".nii")
 _SAME_PLACE = 1e-3  # by how much two entries of affines that mean the same may differ
@@ -44,9 +41,6 @@ _SAME_LENGTH = 1e-3
 _MILLIMETRES = {"meter": 1e3, "micron": 1e-3}
 """Units of length that a header may state besides mm; an unknown one counts as mm."""
 _LEVEL = 1  # of compression, as nibabel's
-_HEADERS = {"f": 348, "q": 540}
-"""Bytes of a header, of NIfTI-1 and NIfTI-2, by the type of the offset of the values in it."""
-_OFFSETS = {"f": 108, "q": 168}
 _EXTENSIONS = 1 << 26
 """Bytes that the extensions of a header may have (64 MiB)."""
 
@@ -152,12 +146,7 @@ def _orientation(affine: Array) -> str:
 
 
 def _open(path: Path) -> Any:
-    try:
-        import nibabel  # noqa: PLC0415  (an optional dependency)
-    except ImportError as error:
-        raise InputError(
-            f"NIfTI files such as '{path}' need nibabel, which is not installed; pip install segcal[medical]"
-        ) from error
+    nibabel = extra("nibabel", f"NIfTI files such as '{path}' need nibabel", "medical")
     with readable(path), _without_remarks():
         _check_offset(path)
         return nibabel.load(path, mmap="r")
@@ -168,17 +157,19 @@ def _check_offset(path: Path) -> None:
 
     nibabel would read the header as values where the offset is 0, and reads all extensions at once.
     """
-    with path.open("rb") as file:
-        header = (gzip.GzipFile(fileobj=file) if path.name.lower().endswith(".gz") else file).read(_HEADERS["q"])
-    for kind, size in _HEADERS.items():
-        for order in "<>":
-            if len(header) >= size and struct.unpack_from(f"{order}i", header)[0] == size:
-                (offset,) = struct.unpack_from(f"{order}{kind}", header, _OFFSETS[kind])
-                if not size <= offset <= size + _EXTENSIONS:
-                    raise ValueError(
-                        f"its values begin at byte {offset:g}, in its header or behind more than {_EXTENSIONS >> 20} "
-                        "MiB of extensions"
-                    )
+    from nibabel import Nifti1Header, Nifti2Header  # noqa: PLC0415
+
+    with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
+        start = file.read(Nifti2Header.sizeof_hdr)
+    for kind in (Nifti1Header, Nifti2Header):
+        size = kind.sizeof_hdr
+        if kind.may_contain_header(start):  # type: ignore[no-untyped-call]
+            offset = float(kind(start[:size], check=False)["vox_offset"])  # type: ignore[no-untyped-call]
+            if not size <= offset <= size + _EXTENSIONS:
+                raise ValueError(
+                    f"its values begin at byte {offset:g}, in its header or behind more than {_EXTENSIONS >> 20} "
+                    "MiB of extensions"
+                )
 
 
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
@@ -202,7 +193,7 @@ def _data(image: Any, path: Path) -> Array:
     """Return the values, memory-mapped where the file is neither compressed nor scaled."""
     with readable(path):
         compressed = path.name.lower().endswith(".nii.gz")
-        declared_bytes(image.dataobj.shape, image.dataobj.dtype, path, compressed=compressed)
+        check_declared(image.dataobj.shape, image.dataobj.dtype, path, compressed=compressed)
         return plain(_decompress(image.dataobj, path) if compressed else np.asanyarray(image.dataobj), path)
 
 
@@ -214,8 +205,7 @@ def _decompress(stored: Any, path: Path) -> Array:
     from nibabel.volumeutils import apply_read_scaling  # noqa: PLC0415
 
     with gzip.open(path) as stream:
-        size = stored.offset + math.prod(stored.shape) * stored.dtype.itemsize
-        values = array_in(decompressed(stream, size), stored.shape, stored.dtype, stored.offset, "F")  # type: ignore[arg-type]
+        values = decompressed(stream, stored.shape, stored.dtype, stored.offset, "F")  # type: ignore[arg-type]
     scaled: Array = apply_read_scaling(values, stored.slope, stored.inter)
     return scaled
 

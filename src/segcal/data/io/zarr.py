@@ -7,7 +7,6 @@ written is a plain array `[L, *S]` or `[*S]` of version 3.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ import numpy as np
 from segcal.data.io import base
 from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Stored, Write, plain, readable, refuse_large
 from segcal.files import read_text, refuse_special
-from segcal.types import Array, InputError
+from segcal.types import Array, InputError, extra
 
 _END = (".zarr",)
 _CHUNK = {2: (128, 256), 3: (8, 128, 128)}
@@ -181,8 +180,4 @@ def _ordered(
 
 
 def _zarr() -> Any:
-    if importlib.util.find_spec("zarr") is None:
-        raise InputError("Zarr files need zarr, which is not installed; pip install segcal[store]")
-    import zarr  # noqa: PLC0415
-
-    return zarr
+    return extra("zarr", "Zarr files need zarr", "store")
