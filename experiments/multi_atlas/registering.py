@@ -10,7 +10,7 @@ import numpy as np
 from experiments.multi_atlas.presets import Preset
 from experiments.multi_atlas.volumes import prepared_folds, reader
 from segcal.files import staged_file, write_json
-from segcal.fusion.registration import RegistrationOutcome, failures, register_pairs
+from segcal.fusion.registration import RegistrationOutcome, register_pairs
 
 WARPS, REPORT = "warps", "registration.json"
 _EVERY = 50
@@ -25,12 +25,16 @@ def register_all(out: Path, preset: Preset, *, processes: int) -> None:
         if done % _EVERY == 0 or done == count:
             print(f"registered {done} of {count} pairs in {perf_counter() - started:.0f} s", flush=True)
         if outcome.problem:
-            print(f"  failed: {failures([outcome])[0]}", flush=True)
+            print(f"  failed: {_failure(outcome)}", flush=True)
 
     outcomes = register_pairs(pairs, reader(out), out / WARPS, preset.registration, processes=processes, watch=watch)
-    failed = failures(outcomes)
+    failed = [_failure(outcome) for outcome in outcomes if outcome.problem]
     figures = np.array([outcome.quality for outcome in outcomes if outcome.quality is not None])
     means = dict(zip(("centred", "affine", "deformable", "folding"), figures.mean(axis=0).tolist(), strict=True))
     with staged_file(out / REPORT) as file:
         write_json(file, {"pairs": len(pairs), "failed": failed, "mean": means})
     print(f"{len(pairs)} pairs, {len(failed)} failed; mean similarity {means}")
+
+
+def _failure(outcome: RegistrationOutcome) -> str:
+    return f"{outcome.pair.atlas} to {outcome.pair.target}: {outcome.problem}"

@@ -20,7 +20,7 @@ from segcal.functional.pixels import moved_labels
 from segcal.functional.probability import keep_labels, keep_sides, predicted_labels
 from segcal.functional.uncertainty import entropy_of
 from segcal.text import suggestion
-from segcal.types import Array, Case, InputError, Logits, Probs
+from segcal.types import Array, Case, InputError, Logits, Probs, check_choice
 
 MAPS: dict[str, float] = {"temperature": 1, "entropy": 0, "disagreement": 0, "confidence": 1, "labels": 0}
 """Maps that can be written beside probabilities, and their value where nnU-Net has predicted nothing.
@@ -84,8 +84,7 @@ class CalibratedFiles:
     kind = "probabilities"
 
     def __post_init__(self) -> None:
-        if self.dtype not in _PRECISIONS:
-            raise InputError(f"dtype must be one of {', '.join(_PRECISIONS)}, got '{self.dtype}'")
+        check_choice("dtype", self.dtype, _PRECISIONS)
         if unknown := [name for name in self.maps if name not in MAPS]:
             raise InputError(f"maps must be among {', '.join(MAPS)}, got '{unknown[0]}'{suggestion(unknown[0], MAPS)}")
         if "temperature" in self.maps and not self.calibrator.has_temperature:

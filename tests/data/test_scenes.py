@@ -88,7 +88,7 @@ def test_a_single_pixel_and_no_contrast_do_not_divide_by_zero() -> None:
 
 
 def test_a_wrong_variation_is_refused() -> None:
-    with pytest.raises(InputError, match="variation must be 'local', 'image' or 'global', got 'none'"):
+    with pytest.raises(InputError, match="variation must be one of local, image, global, got 'none'"):
         simulate(1, variation="none")
 
 

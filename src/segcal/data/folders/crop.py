@@ -79,6 +79,8 @@ def crop_of(probs: Array, activation: Activation = "softmax") -> Crop | None:
         >>> crop_of(probs)
         Crop(shape=(4, 4), box=(slice(1, 3, None), slice(1, 3, None)))
     """
+    from scipy.ndimage import find_objects  # noqa: PLC0415  (slow to import, and most folders need it never)
+
     forced = np.asarray(probs[0] == (0 if activation == "sigmoid" else 1))
     if not forced.any():
         return None
@@ -86,12 +88,5 @@ def crop_of(probs: Array, activation: Activation = "softmax") -> Crop | None:
         forced &= np.asarray(others == 0)
         release_pages(probs)
     shape = tuple(probs.shape[1:])
-    box = (slice(0, 0),) * len(shape) if forced.all() else _box(~forced)
+    box = (slice(0, 0),) * len(shape) if forced.all() else find_objects((~forced).view(np.uint8))[0]
     return None if box == tuple(slice(0, length) for length in shape) else Crop(shape, box)
-
-
-def _box(inside: Array) -> tuple[slice, ...]:
-    """Return the smallest box around the true entries."""
-    axes = range(inside.ndim)
-    lines = [np.flatnonzero(inside.any(axis=tuple(other for other in axes if other != axis))) for axis in axes]
-    return tuple(slice(int(line[0]), int(line[-1]) + 1) for line in lines)

@@ -8,12 +8,12 @@ brightness of the image equals the field, so a method that uses the image can fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from segcal.types import Array, Case, InputError
+from segcal.types import Array, Case, check_choice
 
 Variation = Literal["local", "image", "global"]
 
@@ -49,45 +49,24 @@ def simulate(
         contrast: Spread of the true logits; the larger it is, the easier the classes are to distinguish.
         seed: Random seed.
     """
-    if variation not in ("local", "image", "global"):
-        raise InputError(f"variation must be 'local', 'image' or 'global', got '{variation}'")
-    return [
-        _scene(
-            f"scene-{k:03d}",
-            num_classes,
-            size,
-            variation,
-            temperatures,
-            contrast,
-            np.random.default_rng([seed, k]),
+    check_choice("variation", variation, get_args(Variation))
+    (low, high), scenes = temperatures, []
+    for k in range(count):
+        random = np.random.default_rng([seed, k])
+        true_logits = contrast * np.stack([_smooth_noise(size, random) for _ in range(num_classes)])
+        # the Gumbel trick: the argmax of logits plus Gumbel noise is a draw from their softmax
+        labels = (true_logits + random.gumbel(size=true_logits.shape)).argmax(axis=0)
+        brightness = _brightness(size, variation, random)
+        temperature = np.full(size, high) if variation == "global" else low + (high - low) * brightness
+        image = brightness + 0.01 * random.standard_normal(size)
+        case = Case(
+            name=f"scene-{k:03d}",
+            logits=(true_logits * temperature).astype(np.float32),
+            labels=labels.astype(np.uint8 if num_classes <= 256 else np.int32),
+            image=image[np.newaxis].astype(np.float32),
         )
-        for k in range(count)
-    ]
-
-
-def _scene(
-    name: str,
-    num_classes: int,
-    size: tuple[int, ...],
-    variation: Variation,
-    temperatures: tuple[float, float],
-    contrast: float,
-    random: np.random.Generator,
-) -> Scene:
-    true_logits = contrast * np.stack([_smooth_noise(size, random) for _ in range(num_classes)])
-    # the Gumbel trick: the argmax of logits plus Gumbel noise is a draw from their softmax
-    labels = (true_logits + random.gumbel(size=true_logits.shape)).argmax(axis=0)
-    brightness = _brightness(size, variation, random)
-    low, high = temperatures
-    temperature = np.full(size, high) if variation == "global" else low + (high - low) * brightness
-    image = brightness + 0.01 * random.standard_normal(size)
-    case = Case(
-        name=name,
-        logits=(true_logits * temperature).astype(np.float32),
-        labels=labels.astype(np.uint8 if num_classes <= 256 else np.int32),
-        image=image[np.newaxis].astype(np.float32),
-    )
-    return Scene(case, true_logits, temperature)
+        scenes.append(Scene(case, true_logits, temperature))
+    return scenes
 
 
 def _brightness(size: tuple[int, ...], variation: Variation, random: np.random.Generator) -> Array:
