@@ -59,13 +59,13 @@ def test_attributes_and_sequence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("score_end", [".npy", ".npz", ".nii.gz", ".nii"])
 @pytest.mark.parametrize("label_end", [".npy", ".npz", ".nii.gz", ".nii"])
 def test_array_formats(tmp_path: Path, dims: int, score_end: str, label_end: str) -> None:
-    save(tmp_path / f"logits/a{score_end}", logits_of(dims))
+    save(tmp_path / f"logits/a{score_end}", logits_of(dims).astype(">f4"))
     save(tmp_path / f"labels/a{label_end}", labels_of(dims))
     folder = open_folder(tmp_path)
     assert (folder.num_classes, folder.spatial_dims) == (5, dims)
     np.testing.assert_array_equal(folder[0].logits, logits_of(dims))
     np.testing.assert_array_equal(folder[0].labels, labels_of(dims))
-    assert folder[0].labels.dtype == np.uint8
+    assert (folder[0].logits.dtype.isnative or ".nii" in score_end, folder[0].labels.dtype) == (True, np.uint8)
     expected = (3.0, 2.0) if dims == 2 else (4.0, 3.0, 2.0)
     assert folder[0].spacing == (expected if ".nii" in score_end + label_end else None)
 
@@ -161,39 +161,14 @@ def test_npz_keys(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second.labels, labels_of(seed=1))
 
 
-def test_other_byte_order_is_read(tmp_path: Path) -> None:
-    save(tmp_path / "logits/a.npy", logits_of().astype(">f4"))
-    save(tmp_path / "labels/a.npy", labels_of().astype(">i2"))
-    case = open_folder(tmp_path)[0]
-    np.testing.assert_array_equal(case.logits, logits_of())
-    assert torch.from_numpy(np.array(case.labels)).sum() == labels_of().sum()
-
-
-def test_logits_stay_on_disk(tmp_path: Path) -> None:
-    folder = open_folder(write_arrays(tmp_path))
+@pytest.mark.parametrize("extension", [".npy", ".nii"])
+def test_logits_stay_on_disk(tmp_path: Path, extension: str) -> None:
+    save(tmp_path / f"logits/a{extension}", logits_of(3))
+    save(tmp_path / "labels/a.nii.gz", labels_of(3))
+    folder = open_folder(tmp_path)
     for _ in range(2):
         assert isinstance(folder[0].logits, np.memmap)
         assert not folder[0].logits.flags.writeable
-
-
-def test_uncompressed_nifti_stays_on_disk(tmp_path: Path) -> None:
-    save(tmp_path / "logits/a.nii", logits_of(3))
-    save(tmp_path / "labels/a.nii.gz", labels_of(3))
-    assert isinstance(open_folder(tmp_path)[0].logits, np.memmap)
-
-
-@pytest.mark.parametrize("extension", [".npy", ".npz", ".nii.gz", ".nii"])
-def test_a_damaged_case_is_not_touched_until_loaded(tmp_path: Path, extension: str) -> None:
-    write_arrays(tmp_path, "a", dims=3)
-    save(tmp_path / "labels/b.nii.gz", labels_of(3))
-    noise = np.random.default_rng(0).normal(size=(5, 3, 4, 6)).astype(np.float32)
-    save(tmp_path / f"logits/b{extension}", noise)
-    whole = (tmp_path / f"logits/b{extension}").read_bytes()
-    (tmp_path / f"logits/b{extension}").write_bytes(whole[: len(whole) // 2])
-    folder = open_folder(tmp_path)
-    assert folder[0].name == "a"
-    with pytest.raises(InputError, match=rf"logits/b{extension}' must be a readable.*; write it again"):
-        folder[1]
 
 
 def test_a_truncated_first_case_opens_by_its_header(tmp_path: Path) -> None:
@@ -264,13 +239,6 @@ def test_missing_and_double_files(tmp_path: Path) -> None:
     save(tmp_path / "labels/b.npy", labels_of())
     save(tmp_path / "logits/b.npz", logits_of())
     assert "case 'b' must have one score file, got" in complaint(tmp_path)
-
-
-def test_labels_from_elsewhere(tmp_path: Path) -> None:
-    write_arrays(tmp_path / "data", "a")
-    other = labels_of(seed=9)
-    save(tmp_path / "truth/a.png", other)
-    np.testing.assert_array_equal(open_folder(tmp_path / "data", labels=str(tmp_path / "truth"))[0].labels, other)
 
 
 @pytest.mark.parametrize("dims", [2, 3])

@@ -49,6 +49,7 @@ def test_every_format_is_found_by_its_extensions() -> None:
                 assert formats.file_at(Path(f"a.b{end.upper()}")) == kind(Path(f"a.b{end.upper()}"))
     assert formats.LABELS[0] == ".png", "messages name it first"
     assert ".jpg" not in formats.LABELS
+    assert formats.extension_of(Path("a.gz"), formats.SCORES) is None
 
 
 # ---- slab by slab -------------------------------------------------------------------------------------
@@ -130,9 +131,13 @@ def write_case(root: Path, affine: np.ndarray, *, label_affine: np.ndarray | Non
 
 @pytest.mark.parametrize("name", AFFINES)
 def test_geometry_there_and_back(tmp_path: Path, name: str) -> None:
-    """Affine, its codes, orientation, zooms and units of what is written are those of what was read."""
+    """Affine, its codes, orientation, zooms and units of what is written are those of what was read.
+
+    Arrays have the axes of the file in reverse.
+    """
     write_case(tmp_path, AFFINES[name])
     folder = open_folder(tmp_path)
+    assert folder[0].orientation == "".join(aff2axcodes(AFFINES[name]))[::-1]
     source = nibabel.load(tmp_path / "logits/a.nii.gz")
     assert folder[0].spacing == pytest.approx(np.linalg.norm(AFFINES[name][:3, :3], axis=0)[::-1])
     written = nibabel.load(write_scores(tmp_path / "out", "a", folder[0].logits, folder))
@@ -154,13 +159,6 @@ def test_different_orientations_are_refused(tmp_path: Path) -> None:
     write_case(tmp_path, AFFINES["RAS"], label_affine=AFFINES["LPS"])
     with pytest.raises(InputError, match="must have the same orientation, got RAS and LPS; reorient one to the other"):
         open_folder(tmp_path)[0]
-
-
-@pytest.mark.parametrize("name", AFFINES)
-def test_orientation_is_that_of_the_array(tmp_path: Path, name: str) -> None:
-    """Arrays have the axes of the file in reverse."""
-    write_case(tmp_path, AFFINES[name], label_affine=AFFINES[name])
-    assert open_folder(tmp_path)[0].orientation == "".join(nibabel.aff2axcodes(AFFINES[name]))[::-1]
 
 
 def test_spacing_is_that_of_the_affine_in_mm(tmp_path: Path) -> None:

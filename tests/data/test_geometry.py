@@ -35,14 +35,6 @@ def test_nifti_voxel_by_hand(tmp_path: Path, layout: str) -> None:
     assert case.spacing == (4.0, 3.0, 2.0)
 
 
-@pytest.mark.parametrize("layout", ["first", "last"])
-def test_spacing_from_scores_alone(tmp_path: Path, layout: str) -> None:
-    write_nifti_case(tmp_path, layout)
-    (tmp_path / "labels/a.nii.gz").unlink()
-    np.save(tmp_path / "labels/a.npy", np.zeros((3, 4, 6), np.uint8))
-    assert open_folder(tmp_path)[0].spacing == (4.0, 3.0, 2.0)
-
-
 def test_class_axis_first_where_both_fit(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(3, 3, 3, 3)).astype(np.float32)
     for where, array in (("logits", values), ("labels", np.zeros((3, 3, 3), np.uint8))):
@@ -88,13 +80,16 @@ def test_nifti_there_and_back(tmp_path: Path, layout: str, extension: str) -> No
 
 
 @pytest.mark.parametrize("layout", ["first", "last"])
-@pytest.mark.parametrize("nifti_labels", [True, False])
-def test_maps_of_nifti_scores(tmp_path: Path, layout: str, nifti_labels: bool) -> None:
+@pytest.mark.parametrize("labels", [".nii.gz", ".npy", None])
+def test_maps_of_nifti_scores(tmp_path: Path, layout: str, labels: str | None) -> None:
+    """They have the affine of the labels, or of the scores where the labels have none or there are none."""
     write_nifti_case(tmp_path, layout)
-    if not nifti_labels:
+    if labels != ".nii.gz":
         (tmp_path / "labels/a.nii.gz").unlink()
+    if labels == ".npy":
         np.save(tmp_path / "labels/a.npy", np.zeros((3, 4, 6), np.uint8))
-    folder = open_folder(tmp_path)
+    folder = open_folder(tmp_path, require_labels=labels is not None, num_classes=2)
+    assert folder[0].spacing == (4.0, 3.0, 2.0)
     temperature = torch.ones(3, 4, 6)
     temperature[1, 2, 5] = 7.5
     written = nibabel.load(write_map(tmp_path / "out", "a", temperature, folder))
@@ -173,22 +168,6 @@ def test_flat_nifti_without_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(folder[0].logits, logits_of(2))
 
 
-@pytest.mark.parametrize("layout", ["first", "last", "vector"])
-def test_written_without_labels_with_the_affine_of_the_scores(tmp_path: Path, layout: str) -> None:
-    write_nifti_case(tmp_path, layout)
-    (tmp_path / "labels/a.nii.gz").unlink()
-    folder = open_folder(tmp_path, require_labels=False, num_classes=2)
-    temperature = np.ones((3, 4, 6), np.float32)
-    temperature[1, 2, 5] = 7.5
-    written = nibabel.load(write_map(tmp_path / "out", "a", temperature, folder))
-    assert np.argwhere(written.get_fdata() == 7.5).tolist() == [[5, 2, 1]]
-    np.testing.assert_array_equal(written.affine, AFFINE)
-    scores = nibabel.load(write_scores(tmp_path / "scores", "a", folder[0].logits, folder))
-    source = nibabel.load(tmp_path / "logits/a.nii.gz")
-    np.testing.assert_array_equal(scores.get_fdata(), source.get_fdata())
-    np.testing.assert_array_equal(scores.affine, AFFINE)
-
-
 def moved(path: Path, by: float) -> None:
     """Write the file again with another origin."""
     image, affine = nibabel.load(path), AFFINE.copy()
@@ -205,18 +184,13 @@ def test_files_in_different_places(tmp_path: Path, layout: str, where: str) -> N
     moved(path, 5e-4)  # what rounding may do
     read_all(open_folder(tmp_path))
     moved(path, 0.5)
+    if where == "images":
+        (tmp_path / "labels/a.nii.gz").rename(tmp_path / "a.nii.gz")
+        assert "lie in different places" in complaint(tmp_path, require_labels=False, num_classes=2)
+        (tmp_path / "a.nii.gz").rename(tmp_path / "labels/a.nii.gz")
     message = complaint(tmp_path)
     assert f"{tmp_path}/labels/a.nii.gz' of case 'a' lie in different places (affines differ), by up to 0.5" in message
     assert message.endswith("; resample one to the other")
-
-
-def test_scores_and_image_in_different_places_without_labels(tmp_path: Path) -> None:
-    write_nifti_case(tmp_path, "last")
-    (tmp_path / "labels/a.nii.gz").unlink()
-    save(tmp_path / "images/a.nii.gz", np.zeros((3, 4, 6), np.float32))
-    assert open_folder(tmp_path, require_labels=False)[0].image is not None
-    moved(tmp_path / "images/a.nii.gz", 2)
-    assert "of case 'a' lie in different places" in complaint(tmp_path, require_labels=False)
 
 
 def test_vector_images_of_itk_stay_vector_images(tmp_path: Path) -> None:

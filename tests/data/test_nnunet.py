@@ -19,7 +19,7 @@ from segcal.data.folders.probabilities import LazyLogits
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support.commands import succeed
-from support.scenes import read_all
+from support.scenes import labels_of, logits_of, read_all, save, softmax
 
 SHAPE = (5, 6, 7)
 AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])
@@ -193,6 +193,10 @@ def test_totalsegmentator(tmp_path: Path, named: bool) -> None:
     folder = open_folder(tmp_path / "data", require_labels=False)
     heat = nibabel.load(write_map(tmp_path / "out", "s01", np.ones(SHAPE, np.float32), folder))
     np.testing.assert_array_equal(heat.affine, AFFINE)
+    (tmp_path / ("space" if named else "data") / "s01.nii.gz").unlink()
+    folder = open_folder(tmp_path / "data", require_labels=False)
+    assert (folder.spatial_dims, folder[0].spacing) == (3, None)
+    assert write_map(tmp_path / "out", "s01", np.ones(SHAPE), folder).suffix == ".npy"
     (tmp_path / "data" / "segcal.toml").write_text('geometry = "nowhere"\n')
     with pytest.raises(InputError, match=r"geometry in .* must be a folder of NIfTI files, got 'nowhere'"):
         open_folder(tmp_path / "data", require_labels=False)
@@ -324,7 +328,7 @@ def test_the_faces_of_the_crop_are_no_boundary(pair: tuple[Path, Path]) -> None:
     assert fitted[0].nll_after == pytest.approx(fitted[1].nll_after, rel=1e-12)  # its search starts from a sample
 
 
-@pytest.mark.parametrize("method", ["ts", "dirichlet"])
+@pytest.mark.parametrize("method", ["ts", "vector"])
 def test_the_output_has_what_nnunet_needs_beside_its_archives(model: Path, tmp_path: Path, method: str) -> None:
     """Its segmentation only as long as that is the most probable class."""
     folder, out = open_folder(model), tmp_path / "out"
@@ -350,8 +354,7 @@ def test_a_file_that_vanishes_before_it_is_copied_is_named(model: Path, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("method", ["ts", "cts"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("method", "dtype"), [("ts", "float16"), ("cts", "float32")])
 def test_voxels_outside_the_crop_stay_what_they_are(
     pair: tuple[Path, Path], tmp_path: Path, method: str, dtype: str
 ) -> None:
@@ -401,6 +404,8 @@ def test_labels_that_are_missing_are_asked_for(model: Path, tmp_path: Path) -> N
     (tmp_path / "alone" / "dataset.json").write_text(json.dumps({"labels": LABELS}))
     with pytest.raises(InputError, match="give their folder with --labels"):
         open_folder(tmp_path / "alone")
+    with pytest.raises(InputError, match="nnU-Net wrote its own predictions"):
+        open_folder(tmp_path / "alone", labels=tmp_path / "alone")
     fold = open_folder(model / "fold_0" / "validation")
     assert fold[0].labels is not None, "those of the model are found"
 
@@ -489,6 +494,20 @@ def test_what_nnunet_writes_is_read_and_what_is_written_nnunet_reads(package: An
 
 
 # ---- what is missing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_flat_nnunet_predictions(tmp_path: Path, labelled: bool) -> None:
+    probs = softmax(logits_of(2))
+    save(tmp_path / "a.npz", probs[:, None], key="probabilities")
+    save(tmp_path / ("labels/a.png" if labelled else "a.png"), labels_of(2))
+    folder = open_folder(tmp_path, require_labels=labelled)
+    assert (folder.spatial_dims, folder.num_classes) == (2, 5)
+    assert tuple(folder[0].logits.shape) == (5, 4, 6)
+    assert (folder[0].labels is not None) == labelled
+    with np.load(write_scores(tmp_path / "out", "a", probs, folder)) as archive:
+        np.testing.assert_array_equal(archive["probabilities"], probs[:, None])
+    assert write_map(tmp_path / "out", "a", probs[0], folder) == tmp_path / "out/a.npy"
 
 
 def test_missing_folds_are_counted(model: Path) -> None:

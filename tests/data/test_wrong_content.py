@@ -44,9 +44,9 @@ def test_shapes_and_classes_that_disagree(tmp_path: Path) -> None:
     assert "labels must have shape [H, W] or [D, H, W], got (7,)" in complaint(tmp_path)
     save(tmp_path / "labels/a.npy", np.zeros((2, 3, 4, 5), np.uint8))
     assert "(--activation sigmoid) if they are masks of channels that overlap" in complaint(tmp_path)
-    save(tmp_path / "labels/a.npy", np.zeros(7, np.uint8))
+    save(tmp_path / "labels/a.npy", labels_of())
     save(tmp_path / "logits/a.npy", np.float32(1.0))
-    assert "scores must have shape [L, *S], got a single number" in complaint(make_labels(tmp_path))
+    assert "scores must have shape [L, *S], got a single number" in complaint(tmp_path)
 
 
 def test_labels_of_another_size_are_refused_before_they_are_converted(
@@ -57,20 +57,6 @@ def test_labels_of_another_size_are_refused_before_they_are_converted(
     save(tmp_path / "labels/a.npy", np.zeros((400, 600)))
     monkeypatch.setattr("segcal.data.folders.case_files.whole_numbers", None)
     assert "labels must have shape (4, 6)" in complaint(tmp_path)
-
-
-def test_pictures_among_volumes(tmp_path: Path) -> None:
-    write_arrays(tmp_path, "a", dims=2)
-    save(tmp_path / "logits/b.npy", logits_of(3))
-    save(tmp_path / "labels/b.npy", labels_of(3))
-    message = complaint(tmp_path)
-    assert "must have 2 spatial axes" in message
-    assert "got scores of shape (5, 3, 4, 6) of case 'b'" in message
-
-
-def make_labels(root: Path) -> Path:
-    save(root / "labels/a.npy", labels_of())
-    return root
 
 
 def test_labels_out_of_range(tmp_path: Path) -> None:

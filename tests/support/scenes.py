@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Sequence
@@ -180,18 +179,6 @@ def write_nifti_case(root: Path, layout: str, extension: str = ".nii.gz") -> np.
             image.header.set_intent("label")
         nibabel.save(image, root / where / f"a{extension}")
     return scores
-
-
-def write_nnunet_predictions(root: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Write what `nnUNetv2_predict --save_probabilities` leaves, and the true labels in another folder."""
-    probs, truth = softmax(logits_of(3)), labels_of(3)
-    save(root / "pred/case_1.npz", probs, key="probabilities")
-    save(root / "pred/case_1.nii.gz", probs.argmax(0).astype(np.uint8))
-    (root / "pred/case_1.pkl").write_bytes(b"")
-    for name in ("plans.json", "dataset.json", "predict_from_raw_data_args.json"):
-        (root / "pred" / name).write_text(json.dumps({}))
-    save(root / "truth/case_1.nii.gz", truth)
-    return probs, truth
 
 
 # ---- reading, through the case stream as every command does ---------------------------------------------------------
