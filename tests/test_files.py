@@ -62,10 +62,9 @@ def test_file_appears_when_the_block_ends(tmp_path: Path) -> None:
     assert everything(tmp_path) == {"deep", "deep/a.nii.gz"}
 
 
-@pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt])
 @pytest.mark.parametrize("staged", [staged_folder, staged_file])
 @pytest.mark.parametrize("existing", [False, True])
-def test_nothing_is_left_of_a_failure(tmp_path: Path, staged, error: type[BaseException], existing: bool) -> None:
+def test_nothing_is_left_of_a_failure(tmp_path: Path, staged, existing: bool) -> None:
     if existing:
         if staged is staged_folder:
             write(tmp_path / "out", "old")
@@ -76,35 +75,19 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, staged, error: type[BaseEx
     def fail() -> None:
         with staged(tmp_path / "out") as staging:
             (staging / "part" if staged is staged_folder else staging).write_text("new")
-            raise error
+            raise BrokenError
 
-    with pytest.raises(error):
+    with pytest.raises(BrokenError):
         fail()
     assert everything(tmp_path) == before
     kept = tmp_path / "out" / "part" if staged is staged_folder else tmp_path / "out"
     assert not existing or kept.read_text() == "old"
 
 
-def test_own_folder_is_replaced_whole(tmp_path: Path) -> None:
-    write(tmp_path / "out", "old")
-    with staged_folder(tmp_path / "out") as staging:
-        (staging / "other").write_text("new")
-        assert (tmp_path / "out" / "part").read_text() == "old"
-    assert everything(tmp_path) == {"out", "out/other"}
-
-
 def test_empty_folder_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", "new")
     assert (tmp_path / "out" / "part").read_text() == "new"
-
-
-def test_foreign_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_text("years of work")
-    with pytest.raises(InputError, match="holds files that segcal did not write"):
-        write(tmp_path / "out", "new")
-    assert everything(tmp_path) == {"out", "out/thesis.tex"}
 
 
 def test_folder_over_a_file_and_file_over_a_folder_are_refused(tmp_path: Path) -> None:
@@ -132,14 +115,6 @@ def test_unwritable_parent_is_reported(tmp_path: Path, staged) -> None:
     ):
         pass
     assert everything(tmp_path) == {"file"}
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-@pytest.mark.parametrize("staged", [staged_folder, staged_file])
-def test_forbidden_parent_is_reported(tmp_path: Path, staged) -> None:
-    (tmp_path / "shut").mkdir(mode=0o500)
-    with pytest.raises(InputError, match="Permission denied"), staged(tmp_path / "shut" / "out"):
-        pass
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
@@ -173,29 +148,24 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     content = {"name": "Übung", "values": [1, 2.5, None]}
     write_json(tmp_path / "a.json", content)
     assert read_json(tmp_path / "a.json") == content == json.loads((tmp_path / "a.json").read_text("utf-8"))
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="JSON"):
+            write_json(tmp_path / "a.json", {"value": value})
+    with pytest.raises(InputError, match=r"b\.json' is missing; is .* the right folder"):
+        read_json(tmp_path / "b.json")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        write_json(tmp_path / "a.json", {"value": value})
-
-
-@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e400"])
-def test_json_with_numbers_that_are_not_finite_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.json").write_text(f'{{"value": [1.5, {text}]}}')
-    with pytest.raises(InputError, match=rf"a\.json' is not readable JSON \({text} is not a finite number\)"):
-        read_json(tmp_path / "a.json")
-
-
-def test_unreadable_json_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.json' is missing; is .* the right folder"):
-        read_json(tmp_path / "a.json")
-    (tmp_path / "a.json").write_bytes(b"\xff\xfe{")
-    with pytest.raises(InputError, match=r"a\.json' is not readable JSON"):
-        read_json(tmp_path / "a.json")
-    (tmp_path / "a.json").write_text("{")
-    with pytest.raises(InputError, match=r"a\.json' is not readable JSON"):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        *((f'{{"value": [1.5, {text}]}}', f"{text} is not a finite number") for text in ("NaN", "-Infinity", "1e400")),
+        ("{", "Expecting property name"),
+        ("\xff\xfe{", "codec can't decode"),
+    ],
+)
+def test_unreadable_json_is_reported(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=rf"a\.json' is not readable JSON \(.*{reason}"):
         read_json(tmp_path / "a.json")
 
 
@@ -411,25 +381,6 @@ def test_pages_of_large_maps_are_released(tmp_path: Path) -> None:
     release_pages(np.ones(3))
 
 
-def test_an_interrupt_while_the_old_folder_is_removed_leaves_nothing_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "out", "old")
-    remove, calls = shutil.rmtree, []
-
-    def interrupted(path: Path, **options: bool) -> None:
-        calls.append(path)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        remove(path, **options)
-
-    monkeypatch.setattr(shutil, "rmtree", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "out", "new")
-    assert everything(tmp_path) == {"out", f"out/{MARKER}", "out/part"}
-    assert (tmp_path / "out" / "part").read_text() == "new"
-
-
 def a_file(out: Path) -> None:
     remove(out)
     out.write_text("thesis")
@@ -553,6 +504,7 @@ def spoil_marker(folder: Path, **changes: object) -> None:
     ("name", "spoil"),
     [
         ("notes.txt", lambda folder: (folder / "notes.txt").write_text("mine")),
+        ("notes.txt", lambda folder: [shutil.rmtree(folder), folder.mkdir(), (folder / "notes.txt").touch()]),
         ("deep/notes.txt", lambda folder: [(folder / "deep").mkdir(), (folder / "deep/notes.txt").write_text("mine")]),
         ("part", lambda folder: (folder / "part").write_text("mine")),
         ("link", lambda folder: (folder / "link").symlink_to("part")),

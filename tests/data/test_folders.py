@@ -65,7 +65,8 @@ def test_array_formats(tmp_path: Path, dims: int, score_end: str, label_end: str
     assert (folder.num_classes, folder.spatial_dims) == (5, dims)
     np.testing.assert_array_equal(folder[0].logits, logits_of(dims))
     np.testing.assert_array_equal(folder[0].labels, labels_of(dims))
-    assert (folder[0].logits.dtype.isnative or ".nii" in score_end, folder[0].labels.dtype) == (True, np.uint8)
+    assert folder[0].logits.dtype.isnative
+    assert folder[0].labels.dtype == np.uint8
     expected = (3.0, 2.0) if dims == 2 else (4.0, 3.0, 2.0)
     assert folder[0].spacing == (expected if ".nii" in score_end + label_end else None)
 

@@ -16,11 +16,6 @@ needs_weights = pytest.mark.skipif(
 )
 
 
-def test_scenes_are_the_default() -> None:
-    names = [[case.name for case in cases] for cases in load_sample("scenes").values()]
-    assert names == [[case.name for case in cases] for cases in load_sample().values()]
-
-
 def test_other_names_and_a_missing_extra_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="must be one of scenes, brain, got 'liver'"):
         load_sample("liver")  # type: ignore[arg-type]

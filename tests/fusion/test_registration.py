@@ -19,7 +19,6 @@ from segcal.fusion.registration import (
 )
 from segcal.types import InputError
 from support.atlas_volumes import read_volume_file
-from support.program import printed_by
 
 pytest.importorskip("SimpleITK")
 
@@ -110,43 +109,6 @@ def test_grey_levels_survive_the_way_through_a_file(tmp_path: Path) -> None:
     labels = np.full((3, 4, 5), 300)
     write_warp(warp_path(tmp_path, Pair("a", "b")), Warp(image, labels, RegistrationQuality(0, 0, 1, 0)), "x")
     assert (read_warp(tmp_path, Pair("a", "b")).labels == 300).all()
-
-
-KILLER = """
-import os, signal, sys, time
-from pathlib import Path
-import numpy as np
-from segcal.fusion.registration import RegistrationQuality, Warp
-from segcal.fusion.registration import Pair, read_warp, warp_path, write_warp
-folder, seen, cut = Path(sys.argv[1]), 0, 0
-
-def write_for_ever(seed):
-    random = np.random.default_rng(seed)
-    while True:
-        k = int(random.integers(200))
-        warp = Warp(random.uniform(size=(40, 40, 40)), np.full((40, 40, 40), k), RegistrationQuality(0, 0, 1, 0))
-        write_warp(warp_path(folder, Pair(str(k % 3), "t")), warp, "digest")
-
-for k in range(25):
-    child = os.fork()
-    if child == 0:
-        write_for_ever(k)
-    time.sleep(0.03 + 0.007 * k)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    cut += len(list(folder.glob("t/.*.npz*")))  # the next writer removes them
-    for path in folder.glob("t/[!.]*.npz"):
-        assert len(np.unique(read_warp(folder, Pair(path.stem, "t")).labels)) == 1
-        seen += 1
-print(seen, cut)
-"""
-
-
-def test_a_kill_leaves_no_half_written_warp(tmp_path: Path) -> None:
-    """A process that writes warps over and over is killed at different moments; what can be read is always whole."""
-    seen, cut = map(int, printed_by("-c", KILLER, tmp_path).split())
-    assert seen > 0
-    assert cut > 0, "no kill came while a file was being written: the test shows nothing"
 
 
 def test_several_processes_give_the_same(tmp_path: Path) -> None:
