@@ -91,7 +91,7 @@ def test_labels_are_kept_in_the_files(tmp_path: Path, data: Path, dims: int, dty
 def test_slabs_equal_the_whole(tmp_path: Path, data: Path, slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = open_folder(data)
     apply_to_folder(scaling(2.0), folder, out=tmp_path / "whole", maps=["temperature"])
-    monkeypatch.setattr("segcal.cases.reading.SLAB", slab)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", slab)
     apply_to_folder(scaling(2.0), folder, out=tmp_path / "slabs", maps=["temperature"])
     written = sorted((tmp_path / "whole").rglob("*.npy"))
     assert len(written) == 10
@@ -174,7 +174,7 @@ def test_labels_of_probabilities_are_those_of_the_file(
     np.save(tmp_path / "data" / "logits" / "a.npy", probs)
     if not whole:
         monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", 1)
-        monkeypatch.setattr("segcal.cases.reading.SLAB", 1)
+        monkeypatch.setattr("segcal.cases.stream.SLAB", 1)
     folder = open_folder(tmp_path / "data", num_classes=CLASSES, scores="probabilities", require_labels=False)
     summary = apply_to_folder(scaling(2.0), folder, out=tmp_path / "out")
     written = np.load(tmp_path / "out" / "a.npy")

@@ -16,7 +16,7 @@ from segcal import Case, InputError, create, evaluate, load_sample
 from segcal.calibrators.local import UNCHECKED_SHARE, LocalTemperatureScaling, _preset, clipping
 from segcal.calibrators.shared import local_training
 from segcal.calibrators.shared.tree import TemperatureTree
-from segcal.cases import reading
+from segcal.cases import stream as stream_module
 from segcal.data.sample.scenes import Scene, simulate
 from segcal.training.progress import Epoch, History
 from support.fits import mean_nll
@@ -198,7 +198,7 @@ def test_slabs_give_what_the_whole_gives(method: str, dims: int, monkeypatch: py
     with torch.no_grad():
         whole = calibrator(*tensors(case))
     for rows, cut in ((1, 8), (13, 8), (17, 16)):  # slabs are cut at multiples of 8, where tiles are
-        monkeypatch.setattr(reading, "SLAB", rows * 5 * int(np.prod(size[1:])))
+        monkeypatch.setattr(stream_module, "SLAB", rows * 5 * int(np.prod(size[1:])))
         slabs = list(calibrator.calibrate_case(case))
         parts = [slab.logits() for slab in slabs]
         assert len(parts) == -(-size[0] // cut)
@@ -389,7 +389,7 @@ def test_volumes_are_trained_on_in_crops_and_never_read_whole(tmp_path: Path, mo
     volume = Case("v", np.load(tmp_path / "v.npy", mmap_mode="r"), labels)
     monkeypatch.setattr(local_training, "LARGEST_SAMPLE", scores.size - 1)
     monkeypatch.setattr(local_training, "_CROP", 3 * 16**3)
-    monkeypatch.setattr(reading, "SLAB", 1)
+    monkeypatch.setattr(stream_module, "SLAB", 1)
     read: list[int] = []
 
     def counting(original: Any) -> Any:
@@ -400,7 +400,7 @@ def test_volumes_are_trained_on_in_crops_and_never_read_whole(tmp_path: Path, mo
 
         return call
 
-    monkeypatch.setattr(reading, "to_tensor", counting(reading.to_tensor))
+    monkeypatch.setattr(stream_module, "to_tensor", counting(stream_module.to_tensor))
     for method in ("lts", "ibts"):
         # a GPU would hold all of it
         settings: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-2, "device": "cpu", "cache_bytes": 0}

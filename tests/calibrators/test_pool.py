@@ -148,7 +148,7 @@ def test_the_weights_of_a_damaged_pool_are_refused(helped: PooledPasses) -> None
 def test_fitting_in_slabs_and_from_lists_of_passes_gives_the_same(helped: PooledPasses) -> None:
     cases = [replace(case, passes=list(case.each_pass)) for case in several_passes(8)]
     assert_same_state(segcal.create("pool", CLASSES).fit(case for case in cases), helped)
-    with mock.patch("segcal.cases.reading.SLAB", 8 * SIZE[1] * CLASSES * 3):
+    with mock.patch("segcal.cases.stream.SLAB", 8 * SIZE[1] * CLASSES * 3):
         in_slabs = segcal.create("pool", CLASSES).fit(cases)
     for name, value in helped.state_dict().items():
         torch.testing.assert_close(in_slabs.state_dict()[name], value, rtol=1e-5, atol=1e-6)

@@ -103,7 +103,7 @@ def test_saved_loaded_and_read_in_slabs(fitted: tuple[Calibrator, list[Calibrato
         assert again.fit_report_ == head.fit_report_
     logits, image = batch()
     assert torch.equal(again(logits, image), together(logits, image))
-    with mock.patch("segcal.cases.reading.SLAB", 2 * 8):
+    with mock.patch("segcal.cases.stream.SLAB", 2 * 8):
         parts = list(again.calibrate_case(overlapping_cases()[0]))
     assert [slab.rows for slab in parts] == [slice(0, 8), slice(8, 12)]
     raw = torch.cat([slab.raw for slab in parts], dim=2)

@@ -81,7 +81,7 @@ def finite_checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_inner_slices_of_slabs_are_the_case(rows: int, width: int, slab: int, context: int) -> None:
     case = case_of("a", (rows, width), seed=rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("segcal.cases.reading.SLAB", slab)
+        patch.setattr("segcal.cases.stream.SLAB", slab)
         slabs = list(CaseStream([case], CLASSES).slabs(context))
     inner = [slab.logits[:, :, slab.inner] for slab in slabs]
     assert torch.equal(torch.cat(inner, dim=2)[0], torch.from_numpy(case.logits))
@@ -185,7 +185,7 @@ def test_arrays_in_memory_are_not_copied() -> None:
 
 @pytest.mark.parametrize("slab", [1 << 25, 40])
 def test_impossible_classes_are_replaced_in_every_pass(monkeypatch: pytest.MonkeyPatch, slab: int) -> None:
-    monkeypatch.setattr("segcal.cases.reading.SLAB", slab)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", slab)
     case = case_of("a")
     case.logits[1, 3, 4] = -np.inf
     stream = CaseStream([case], CLASSES, memory=0)
@@ -270,7 +270,7 @@ def test_slabs_carry_the_passes_of_their_slices(kind: str, tmp_path: Path, monke
         "list": list(passes),
         "mapped": np.load(tmp_path / "passes.npy", mmap_mode="r"),
     }[kind]
-    monkeypatch.setattr("segcal.cases.reading.SLAB", 8 * CLASSES * 5 * 3)  # the passes count as well
+    monkeypatch.setattr("segcal.cases.stream.SLAB", 8 * CLASSES * 5 * 3)  # the passes count as well
     slabs = list(CaseStream([replace(case, passes=given)], CLASSES, passes=True).slabs(context=2))
     assert [slab.passes.shape[3] for slab in slabs if slab.passes is not None] == [10, 12, 7]
     found = torch.cat([slab.passes[0, :, :, slab.inner] for slab in slabs if slab.passes is not None], dim=2)

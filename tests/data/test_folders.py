@@ -186,8 +186,8 @@ def test_a_truncated_first_case_opens_by_its_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("slab", [1, 1 << 24])
 def test_large_scores_are_checked_in_slabs(tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.cases.reading.SLAB", slab)
-    monkeypatch.setattr("segcal.cases.reading._WHOLE", 1)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", slab)
+    monkeypatch.setattr("segcal.cases.stream._WHOLE", 1)
     monkeypatch.setattr("segcal.cases.stream.HOST_MEMORY", 0)
     write_arrays(tmp_path, "a", dims=3)
     read_all(open_folder(tmp_path))

@@ -209,8 +209,8 @@ def test_large_probabilities_are_converted_part_by_part(model: Path, monkeypatch
     folder = open_folder(model, require_labels=False)
     apply_to_folder(calibrator, folder, out=model.parent / "whole")
     monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", 100)
-    monkeypatch.setattr("segcal.cases.reading.SLAB", 1)
-    monkeypatch.setattr("segcal.cases.reading._WHOLE", 2)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", 1)
+    monkeypatch.setattr("segcal.cases.stream._WHOLE", 2)
     folder = open_folder(model)
     lazy = folder[0]
     assert isinstance(lazy.logits, LazyLogits)
@@ -227,8 +227,8 @@ def test_large_probabilities_are_converted_part_by_part(model: Path, monkeypatch
 @pytest.mark.parametrize("in_memory", [1, 1 << 28])
 def test_wrong_probabilities_are_named_by_place(model: Path, in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", in_memory)
-    monkeypatch.setattr("segcal.cases.reading.SLAB", in_memory)
-    monkeypatch.setattr("segcal.cases.reading._WHOLE", 2)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", in_memory)
+    monkeypatch.setattr("segcal.cases.stream._WHOLE", 2)
     monkeypatch.setattr("segcal.cases.stream.HOST_MEMORY", 0)
     path = model / "fold_0" / "validation" / "a.npz"
     probs = np.repeat(probabilities(0), 5, axis=1)

@@ -107,7 +107,7 @@ def test_ignored_and_background_pixels_are_left_out() -> None:
 
 def test_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = diagnose(scenes(2.0), num_classes=4)
-    monkeypatch.setattr("segcal.cases.reading.SLAB", 5 * 4 * 20)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", 5 * 4 * 20)
     for one, other in zip(diagnose(scenes(2.0), num_classes=4).images, whole.images, strict=True):
         assert (one.name, one.state, one.pixels) == (other.name, other.state, other.pixels)
         assert (one.nll, one.entropy, one.temperature) == pytest.approx(

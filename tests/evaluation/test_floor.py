@@ -79,7 +79,7 @@ def test_measuring_the_floor_changes_nothing_else(results: Results) -> None:
 def test_floor_depends_on_name_and_seed_alone(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = ["case", "method", "region", "metric"]
     by_case = results.floor().sort_values(keys, ignore_index=True)
-    monkeypatch.setattr("segcal.cases.reading.SLAB", 2 * 3 * SIZES[2][1])
+    monkeypatch.setattr("segcal.cases.stream.SLAB", 2 * 3 * SIZES[2][1])
     again = evaluate(make_cases()[::-1], methods(), **SETTINGS).floor()
     assert_frame_equal(again.sort_values(keys, ignore_index=True), by_case, rtol=1e-12)
     other = evaluate(make_cases(), methods(), **{**SETTINGS, "seed": 1}).floor()

@@ -100,7 +100,7 @@ def test_slabs_and_ignored_pixels_change_nothing(
         more = np.concatenate([labels, np.full((2, labels.shape[1]), 255)])
         logits = np.concatenate([np.asarray(case.logits), np.asarray(case.logits)[:, -1:].repeat(2, 1)], axis=1)
         wider.append(replace(case, logits=logits, labels=more))
-    monkeypatch.setattr("segcal.cases.reading.SLAB", CLASSES * 20 * 8)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", CLASSES * 20 * 8)
     table = limits(wider, Protocol(CLASSES, ignore_index=255))
     for level in ("uncalibrated", "dataset", "class", "image", "image and class"):
         assert value(table, level) == pytest.approx(value(found, level), rel=1e-9)

@@ -177,7 +177,7 @@ def test_disagreement_is_the_mutual_information_of_label_and_pass(pooled: Pooled
 def test_passes_in_slabs_disagree_as_the_whole_does(pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     cases, methods, results = pooled
     whole, _ = make_portraits(cases, methods, results)
-    monkeypatch.setattr("segcal.cases.reading.SLAB", 5 * 3 * 18)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", 5 * 3 * 18)
     parts, _ = make_portraits(cases, methods, results)
     np.testing.assert_array_equal(one(whole, "disagreement").values, one(parts, "disagreement").values)
 
@@ -302,7 +302,7 @@ def test_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     lts.fit(cases, epochs=2, learning_rate=1e-2, seed=0)
     results, methods = measured(cases, {"UC": None, "LTS": lts}, patch_size=4)
     (whole,) = make_portraits(cases, methods, results)
-    monkeypatch.setattr("segcal.cases.reading.SLAB", 2 * 3 * 12 * 10)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", 2 * 3 * 12 * 10)
     (parts,) = make_portraits(cases, methods, results)
     for layer, same in zip(whole.layers, parts.layers, strict=True):
         assert np.abs(layer.values.astype(int) - same.values).max() <= 1, (layer.kind, layer.method)

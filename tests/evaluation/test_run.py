@@ -323,7 +323,7 @@ def test_groups_are_drawn_whole() -> None:
 
 @pytest.mark.parametrize("slices", [1, 4])
 def test_slabs_equal_the_whole(results: Results, dims: int, slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.cases.reading.SLAB", slices * 3 * int(np.prod(SIZES[dims][1:])))
+    monkeypatch.setattr("segcal.cases.stream.SLAB", slices * 3 * int(np.prod(SIZES[dims][1:])))
     by_slabs = evaluate(make_cases(dims), methods(), **PROTOCOL)
     assert_frame_equal(by_slabs.to_frame(), results.to_frame(), rtol=1e-12)
     assert_frame_equal(by_slabs.patches(), results.patches(), rtol=1e-12)
@@ -332,7 +332,7 @@ def test_slabs_equal_the_whole(results: Results, dims: int, slices: int, monkeyp
 
 def test_marginal_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(make_cases(), methods(), **PROTOCOL, form="marginal")
-    monkeypatch.setattr("segcal.cases.reading.SLAB", 100)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", 100)
     assert_frame_equal(evaluate(make_cases(), methods(), **PROTOCOL, form="marginal").to_frame(), whole.to_frame())
 
 
@@ -547,7 +547,7 @@ def test_a_function_is_measured_as_the_calibrator_that_does_the_same(dims: int) 
 
 def test_a_function_sees_the_whole_case(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where calibrators would be given slabs."""
-    monkeypatch.setattr("segcal.cases.reading.SLAB", 1)
+    monkeypatch.setattr("segcal.cases.stream.SLAB", 1)
     seen: list[tuple[int, ...]] = []
 
     def method(logits: torch.Tensor) -> torch.Tensor:

@@ -228,7 +228,7 @@ def order_of_pixels_is_irrelevant_without_context(s: Subject, _: Path) -> None:
 def slabs_give_what_the_whole_gives(s: Subject, _: Path) -> None:
     case = s.cases[0]
     slice_size = int(np.prod(case.logits.shape)) // case.logits.shape[1]
-    with mock.patch("segcal.cases.reading.SLAB", 3 * slice_size):
+    with mock.patch("segcal.cases.stream.SLAB", 3 * slice_size):
         parts = [slab.logits() for slab in s.fitted.calibrate_case(case)]
     assert len(parts) == -(-case.logits.shape[1] // 8)  # slabs begin at multiples of 8 slices
     logits, image = s.batch()
@@ -362,7 +362,7 @@ def half_precision_is_calibrated_as_the_same_numbers_in_float32(s: Subject, _: P
 def fitting_by_slabs_gives_what_fitting_on_the_whole_gives(s: Subject, _: Path) -> None:
     case = s.cases[0]
     slice_size = int(np.prod(case.logits.shape)) // case.logits.shape[1]
-    with mock.patch("segcal.cases.reading.SLAB", 3 * slice_size):
+    with mock.patch("segcal.cases.stream.SLAB", 3 * slice_size):
         in_slabs = s.fit()
     logits, image = s.batch(torch.float64)
     torch.testing.assert_close(in_slabs(logits, image), s.fitted(logits, image), rtol=1e-5, atol=1e-5)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from segcal.functional.arrays import to_tensor
-from segcal.functional.checks import activation_of
+from segcal.functional.checks import activation_of, check_same_space, class_axis_remedy
 from segcal.functional.soft import rater_labels
 from segcal.types import Activation, Array, Case, InputError, public
 
@@ -76,6 +77,33 @@ def not_a_case(item: object) -> InputError:
     return InputError(
         f"cases must be segcal.Case or pairs (logits, labels), got {type(item).__name__}; give [(logits, labels), ...]"
     )
+
+
+def check_shape(case: Case, num_classes: int) -> None:
+    """Raise unless the logits are `[L, *S]` with pixels, the labels `[*S]` and the image `[C, *S]`."""
+    shape = tuple(case.logits.shape)
+    if len(shape) < 2 or shape[0] != num_classes or 0 in shape:
+        raise InputError(
+            f"logits must have shape ({num_classes}, *S) with num_classes={num_classes}, "
+            f"got {shape} of case '{case.name}'; {class_axis_remedy(shape, num_classes, 0)}"
+        )
+    if case.labels is not None and tuple(case.labels.shape) != shape[1:]:
+        logits, labels = (torch.empty(tuple(values.shape), device="meta") for values in (case.logits, case.labels))
+        check_same_space(logits, labels, class_axis=0, of=f"case '{case.name}'")
+    for number, scores in enumerate(case.each_pass):
+        if tuple(scores.shape) != shape:
+            raise InputError(
+                f"passes must have shape (K, {', '.join(map(str, shape))}) to match the logits, got "
+                f"{tuple(scores.shape)} of pass {number} of case '{case.name}'; give logits of the same "
+                "classes and pixels"
+            )
+    if case.image is not None and tuple(case.image.shape[1:]) != shape[1:]:
+        last = tuple(case.image.shape[:-1]) == shape[1:]
+        remedy = "its channels are last: give np.moveaxis(image, -1, 0)" if last else "resample one to the other"
+        raise InputError(
+            f"image must have shape (C, {', '.join(map(str, shape[1:]))}) to match the logits, "
+            f"got {tuple(case.image.shape)} of case '{case.name}'; {remedy}"
+        )
 
 
 def cases_of(given: Iterable[Case | Pair]) -> Iterator[Case]:

@@ -21,14 +21,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases import reading
-from segcal.cases.collections import as_collection, not_a_case
-from segcal.cases.reading import check_shape, labels_inside, labels_of, read_scores, slab_rows
+from segcal.cases.collections import as_collection, check_shape, not_a_case
+from segcal.files import release_pages
 from segcal.functional.arrays import TemporaryArrays, is_mapped, to_tensor
-from segcal.functional.checks import check_logits, probability_doubt
+from segcal.functional.checks import IGNORED, check_labels, check_logits, probability_doubt
 from segcal.functional.fingerprint import fingerprint
+from segcal.functional.geometry import foreground
 from segcal.progress import Tracked
-from segcal.types import Case, IgnoreIndex, InputError, Labels, Passes, Slab
+from segcal.types import Array, Case, IgnoreIndex, InputError, Labels, Passes, Slab
+
+SLAB = 1 << 25
+"""Number of scores read at a time (128 MiB in float32)."""
+
+_WHOLE = 8
+"""Slabs start at multiples of this many slices, so that results computed in tiles do not depend on the slabs."""
 
 HOST_MEMORY = 1 << 30
 """Bytes of host memory in which a stream keeps cases that were read from files."""
@@ -155,12 +161,8 @@ class CaseStream:
 
     def __iter__(self) -> Iterator[StreamedCase]:
         """Go through the cases once."""
-        if self._progress is not None:
-            self._progress.reset(self._progress.task_ids[-1], total=len(self))
-        for position in self._positions:
-            yield self._streamed(position)
-            if self._progress is not None:
-                self._progress.advance(self._progress.task_ids[-1])
+        positions = self._positions if self._progress is None else Tracked(self._positions, self._progress)
+        return map(self._streamed, positions)
 
     def __getitem__(self, index: int) -> StreamedCase:
         """Return one case."""
@@ -213,14 +215,14 @@ class CaseStream:
         case = case if self.passes else replace(case, passes=None)
         check_shape(case if self.labelled else replace(case, labels=None), self.num_classes)
         case = case if self.images else replace(case, image=None)
-        store, count = self._store, len(case.each_pass)
         if self.passes:
-            store.passes = store.passes or (count, case.name)
-        if store.passes is not None and self.passes and count != store.passes[0]:
-            raise InputError(
-                f"all cases must have the same passes, got {count} of case '{case.name}' and "
-                f"{store.passes[0]} of case '{store.passes[1]}'; give every case each pass, in the same order"
-            )
+            count = len(case.each_pass)
+            expected, first = self._store.passes = self._store.passes or (count, case.name)
+            if count != expected:
+                raise InputError(
+                    f"all cases must have the same passes, got {count} of case '{case.name}' and {expected} of case "
+                    f"'{first}'; give every case each pass, in the same order"
+                )
         if facts is None:
             content = "" if case.labels is None else fingerprint(case.logits, case.labels)
             facts = CaseFacts(case.name, content, probability_doubt(case.logits))
@@ -258,8 +260,11 @@ class StreamedCase:
         stream, facts = self._stream, self._facts
         if facts.labels is not None or not stream.labelled:
             return facts.labels
-        checked = labels_of(self.case, stream.num_classes, stream.ignore_index)
-        labels = labels_inside(checked, stream.background).to(stream.device)
+        if self.case.labels is None:
+            raise InputError(f"fitting and measuring need labels, and case '{self.name}' has none; add them")
+        of, given = f"case '{self.name}'", to_tensor(self.case.labels)
+        labels = check_labels(given, stream.num_classes, stream.ignore_index, of=of).unsqueeze(0)
+        labels = _inside(labels, stream.background).to(stream.device)
         if stream._store.room.reserve(labels.numel() * labels.element_size()):
             facts.labels = labels
         return labels
@@ -268,7 +273,7 @@ class StreamedCase:
         """Yield the case in slabs of bounded size, each with up to `context` more slices on either side."""
         labels, all_finite = self.labels, True
         scores = self.shape[0] * (1 + (0 if self._stream._hides_passes else len(self.case.each_pass)))
-        for rows, inner in slab_rows((scores, *self.shape[1:]), context):
+        for rows, inner in _slab_rows((scores, *self.shape[1:]), context):
             # nothing here refers to a slab that was yielded, so that the caller can drop it before the next is read
             logits, finite = self._read((rows,))
             all_finite = all_finite and finite
@@ -292,7 +297,7 @@ class StreamedCase:
         """Return the checked scores `[1, K, L, *S]` of further passes in a part of the case."""
         if self.case.passes is None or self._stream._hides_passes:
             return None
-        read = [read_scores(scores, place, self._stream.device) for scores in self.case.each_pass]
+        read = [_read_scores(scores, place, self._stream.device) for scores in self.case.each_pass]
         classes, of = self._stream.num_classes, f"a pass of case '{self.name}'"
         start = place[1].start or 0
         return torch.stack([check_logits(part, classes, class_axis=0, start=start, of=of) for part in read])[None]
@@ -302,7 +307,7 @@ class StreamedCase:
         place = (slice(None), *box)
         if (whole := self._whole) is not None:
             return whole[place].contiguous(), self._facts.finite
-        stored = read_scores(self.case.logits, place, self._stream.device)
+        stored = _read_scores(self.case.logits, place, self._stream.device)
         return self._checked(stored, box[0].start or 0)
 
     @cached_property
@@ -312,7 +317,7 @@ class StreamedCase:
         if facts.logits is not None:
             return facts.logits
         large, free = (
-            math.prod(self.shape) > reading.SLAB,
+            math.prod(self.shape) > SLAB,
             store.holds(self.case.logits) and stream.device.type == "cpu",
         )
         keeps = not large if free else store.room.reserve(_bytes(self.case))
@@ -320,7 +325,7 @@ class StreamedCase:
             self._keep_on_disk()
         if large and not keeps:
             return None
-        stored = read_scores(self.case.logits, (slice(None),), stream.device)
+        stored = _read_scores(self.case.logits, (slice(None),), stream.device)
         whole, facts.finite = self._checked(stored, 0)
         if keeps:
             facts.logits, facts.case = whole, self.case if free else _without_maps(self.case, stored)
@@ -351,6 +356,31 @@ class StreamedCase:
         of = f"case '{self.name}'"
         logits = check_logits(stored, self._stream.num_classes, class_axis=0, start=start, of=of)
         return logits, logits is stored
+
+
+def _inside(labels: Labels, background: int | None) -> Labels:
+    """Return labels with -1 also where the background lies outside the region *All*; None keeps every label."""
+    if background is None:
+        return labels
+    inside = foreground(labels, IGNORED, background=background)
+    # numpy, because small operations wake PyTorch's threads, which then spin
+    return torch.from_numpy(np.where(inside.cpu().numpy(), labels.cpu().numpy(), IGNORED)).to(labels.device)
+
+
+def _slab_rows(shape: tuple[int, ...], context: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the position of each slab of logits of a shape `[L, *S]`, and its inner slices without context in it."""
+    step = max(1, SLAB // math.prod((shape[0], *shape[2:])) // _WHOLE) * _WHOLE
+    for start in range(0, shape[1], step):
+        stop = min(start + step, shape[1])
+        rows = slice(max(0, start - context), min(stop + context, shape[1]))
+        yield rows, slice(start - rows.start, stop - rows.start)
+
+
+def _read_scores(scores: Array | Tensor, place: tuple[slice, ...], device: torch.device | None) -> Tensor:
+    """Return a part of the scores `[L, *S]` as they are stored, contiguous and on a device."""
+    part = to_tensor(scores[place]).to(device)
+    release_pages(scores)
+    return part.contiguous()
 
 
 def _without_maps(case: Case, stored: Tensor) -> Case | None:
