@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -35,6 +36,8 @@ OPTIONAL = {"nibabel", "SimpleITK", "sklearn", "matplotlib", "plotly", "onnx", "
 HEAVY = OPTIONAL | {"pandas", "scipy", "torchmetrics", "numba", "rich", "typer", "safetensors", "PIL"}
 """Packages that are not needed to build a case."""
 
+parsed = cache(ast.parse)
+
 
 def floor_of(unit: str) -> int:
     found = [k for k, units in enumerate(FLOORS) if unit in units]
@@ -55,7 +58,7 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
 
 def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
     """The modules of segcal that a module imports, anywhere in its text."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif text := imported_by_name(node):
@@ -164,29 +167,30 @@ def test_the_test_sees_circles_and_unknown_units(tmp_path: Path) -> None:
         floor_of("attic")
 
 
-def loaded_by(statement: str) -> set[str]:
-    """The packages that a fresh interpreter has loaded after a statement."""
-    code = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    return set(printed_by("-c", code).split())
+def loaded_by(*statements: str) -> list[set[str]]:
+    """The packages that a fresh interpreter has loaded after each of several statements."""
+    shown = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    code = "\n".join(f"{statement}\n{shown}" for statement in statements)
+    return [set(line.split()) for line in printed_by("-c", code).splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("statement", "absent"),
-    [
-        ("import segcal; dir(segcal); segcal.__version__", HEAVY | {"torch", "numpy"}),
-        ("import segcal; segcal.Case; segcal.InputError", HEAVY),
-        ("import segcal; segcal.evaluate; segcal.CalibratedModel; segcal.load_sample", OPTIONAL | {"torchmetrics"}),
-        ("import segcal.cli.app", (HEAVY | {"torch", "numpy"}) - {"rich", "typer"}),
-    ],
-)
-def test_imports_are_light(statement: str, absent: set[str]) -> None:
-    assert loaded_by(statement) & absent == set()
+def test_imports_are_light() -> None:
+    lazy, case, functions = loaded_by(
+        "import segcal; dir(segcal); segcal.__version__",
+        "segcal.Case; segcal.InputError",
+        "segcal.evaluate; segcal.CalibratedModel; segcal.load_sample",
+    )
+    assert lazy & (HEAVY | {"torch", "numpy"}) == set()
+    assert case & HEAVY == set()
+    assert functions & (OPTIONAL | {"torchmetrics"}) == set()
+    (commands,) = loaded_by("import segcal.cli.app")
+    assert commands & (HEAVY | {"torch", "numpy"}) - {"rich", "typer"} == set()
 
 
 def unsafe(text: str) -> list[str]:
     """Ways in which reading a file could run code: pickle and everything built on it."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
             roots = {name.partition(".")[0] for name in names}

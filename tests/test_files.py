@@ -31,7 +31,7 @@ from segcal.files import (
 from segcal.files.outputs import _staged
 from segcal.types import InputError
 from support.commands import everything
-from support.program import python
+from support.program import printed_by
 
 
 class BrokenError(Exception):
@@ -218,40 +218,49 @@ def test_an_interruption_at_any_line_leaves_the_old_output_or_the_new_one(
     assert line > 30
 
 
-@pytest.mark.parametrize("moment", ["before", "between", "after"])
-def test_a_killed_process_loses_nothing(tmp_path: Path, moment: str) -> None:
-    """Killed (not interrupted) around the renames: the old folder or the new one is there after the next run fails."""
-    write(tmp_path / "out", "old")
-    code = f"""
-import os
+DYING = """
+import os, sys
 from pathlib import Path
 from segcal import files
-calls = []
 rename = Path.rename
-def dying(self, target):
-    stop = len(calls) == {["before", "between", "after"].index(moment)}
-    if stop:
-        os._exit(9)
-    calls.append(self)
-    return rename(self, target)
-Path.rename = Path.replace = dying
-files.outputs.shutil.rmtree = lambda *_, **__: os._exit(9)
-with files.staged_folder({str(tmp_path / "out")!r}) as folder:
-    (folder / files.MARKER).write_text("{{}}")
-    (folder / "part").write_text("new")
-"""
-    done = python("-c", code)
-    assert done.returncode == 9, done.stderr
-    assert len(everything(tmp_path)) > 3, "it left something behind"
 
-    def fail() -> None:
-        with staged_folder(tmp_path / "out"):
+def write_until(stop, out):
+    calls = []
+    def dying(self, target):
+        if len(calls) == stop:
+            os._exit(9)
+        calls.append(self)
+        return rename(self, target)
+    Path.rename = Path.replace = dying
+    files.outputs.shutil.rmtree = lambda *_, **__: os._exit(9)
+    with files.staged_folder(out) as folder:
+        (folder / files.MARKER).write_text("{}")
+        (folder / "part").write_text("new")
+
+for stop, out in enumerate(sys.argv[1:]):
+    if not (child := os.fork()):
+        write_until(stop, out)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
+    """Killed (not interrupted) around the renames: the old folder or the new one is there after the next run fails."""
+    places = [tmp_path / moment for moment in ("before", "between", "after")]
+    for place in places:
+        write(place / "out", "old")
+    assert printed_by("-c", DYING, *(place / "out" for place in places)).split() == ["9"] * 3
+
+    def fail(out: Path) -> None:
+        with staged_folder(out):
             raise BrokenError
 
-    with pytest.raises(BrokenError):
-        fail()
-    assert everything(tmp_path) == {"out", "out/part", f"out/{MARKER}"}
-    assert (tmp_path / "out" / "part").read_text() == ("new" if moment == "after" else "old")
+    for place in places:
+        assert len(everything(place)) > 3, "it left something behind"
+        with pytest.raises(BrokenError):
+            fail(place / "out")
+        assert everything(place) == {"out", "out/part", f"out/{MARKER}"}
+        assert (place / "out" / "part").read_text() == ("new" if place.name == "after" else "old")
 
 
 def test_leftovers_of_other_outputs_are_left_alone(tmp_path: Path) -> None:

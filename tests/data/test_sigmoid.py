@@ -80,18 +80,12 @@ def test_one_channel(tmp_path: Path, end: str, axis_of_scores: bool, axis_of_lab
         np.testing.assert_allclose(np.load(tmp_path / "out" / "a.npy"), expected, rtol=1e-6)
 
 
-def test_one_channel_needs_no_declaration(tmp_path: Path) -> None:
+def test_declarations_that_one_channel_needs(tmp_path: Path) -> None:
+    """None with its axis; the activation without; and the number of channels where no labels tell volumes apart."""
     scores, masks = scores_of(IMAGE), masks_of(IMAGE)
-    assert_holds(open_folder(make(tmp_path, scores, masks[0])), scores, masks)
-
-
-def test_images_of_one_channel_may_lack_its_axis(tmp_path: Path) -> None:
-    scores, masks = scores_of(IMAGE), masks_of(IMAGE)
-    make(tmp_path, scores[0], masks[0], toml='activation = "sigmoid"\n')
-    assert_holds(open_folder(tmp_path), scores, masks)
-
-
-def test_volumes_without_labels_and_axis_need_the_number_of_channels(tmp_path: Path) -> None:
+    assert_holds(open_folder(make(tmp_path / "axis", scores, masks[0])), scores, masks)
+    make(tmp_path / "no axis", scores[0], masks[0], toml='activation = "sigmoid"\n')
+    assert_holds(open_folder(tmp_path / "no axis"), scores, masks)
     make(tmp_path, scores_of(VOLUME)[0], masks_of(VOLUME)[0], ".nii.gz")
     (tmp_path / "labels" / "a.nii.gz").unlink()
     folder = open_folder(tmp_path, num_classes=1, activation="sigmoid", require_labels=False)
@@ -145,23 +139,16 @@ def test_masks_of_0_and_255(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_folder(tmp_path)[0].labels, mask[None] // 255)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_sigmoid_probabilities(tmp_path: Path, dtype: type) -> None:
+@pytest.mark.parametrize(("dtype", "in_memory"), [(np.float16, 1 << 28), (np.float32, 1 << 28), (np.float32, 16)])
+def test_sigmoid_probabilities(tmp_path: Path, dtype: type, in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", in_memory)
     probs = np.random.default_rng(0).random((2, *IMAGE)).astype(dtype)
     probs[:, 0, 0], probs[:, 0, 1] = 0, 1
     make(tmp_path, probs, masks_of(IMAGE, 2), toml=PROBABILITIES)
-    logits = torch.as_tensor(open_folder(tmp_path)[0].logits)
+    logits = torch.as_tensor(np.asarray(open_folder(tmp_path)[0].logits))
     assert logits.isfinite().all()
     torch.testing.assert_close(torch.sigmoid(logits), torch.from_numpy(probs).float())
     assert torch.equal(logits > 0, torch.from_numpy(probs) > 0.5)
-
-
-def test_large_probabilities_stay_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.data.io.base.IN_MEMORY", 16)
-    probs = np.random.default_rng(0).random((2, *IMAGE)).astype(np.float32)
-    make(tmp_path, probs, masks_of(IMAGE, 2), toml=PROBABILITIES)
-    lazy = open_folder(tmp_path)[0].logits
-    torch.testing.assert_close(torch.sigmoid(torch.from_numpy(np.asarray(lazy))), torch.from_numpy(probs))
 
 
 def test_written_folders_are_read_back(tmp_path: Path) -> None:
