@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,33 +72,31 @@ def test_array_formats(tmp_path: Path, dims: int, score_end: str, label_end: str
     assert folder[0].spacing == (expected if ".nii" in score_end + label_end else None)
 
 
-@pytest.mark.parametrize("extension", [".png", ".PNG", ".webp"])
-def test_label_pictures(tmp_path: Path, extension: str) -> None:
+def palette_of(labels: np.ndarray) -> Image.Image:
+    palette = Image.new("P", labels.shape[::-1])
+    palette.putdata(labels.ravel().tolist())
+    palette.putpalette([200, 7, 9] * 256)
+    return palette
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "picture"),
+    [
+        ("a.png", labels_of(), Image.fromarray),
+        ("a.PNG", labels_of(), Image.fromarray),
+        ("a.webp", labels_of(), Image.fromarray),
+        ("a.png", labels_of(), palette_of),
+        ("a.png", labels_of().astype(np.uint16) * 9000, Image.fromarray),  # ignored labels stay as they are
+        ("a.png", labels_of() > 2, Image.fromarray),
+    ],
+)
+def test_label_pictures(tmp_path: Path, name: str, labels: np.ndarray, picture: Callable[..., Image.Image]) -> None:
     write_arrays(tmp_path, "a")
     (tmp_path / "labels/a.npy").unlink()
-    Image.fromarray(labels_of()).save(
-        tmp_path / f"labels/a{extension}", **({"lossless": True} if "w" in extension else {})
-    )
-    np.testing.assert_array_equal(open_folder(tmp_path)[0].labels, labels_of())
-
-
-def test_label_pictures_with_palette_sixteen_bits_and_one_bit(tmp_path: Path) -> None:
-    write_arrays(tmp_path, "abc")
-    for name in "abc":
-        (tmp_path / f"labels/{name}.npy").unlink()
-    palette = Image.new("P", (6, 4))
-    palette.putdata(labels_of().ravel().tolist())
-    palette.putpalette([200, 7, 9] * 256)
-    palette.save(tmp_path / "labels/a.png")
-    wide = labels_of().astype(np.uint16)
-    wide[0, 0] = 40000
-    Image.fromarray(wide).save(tmp_path / "labels/b.png")
-    Image.fromarray(labels_of() > 2).save(tmp_path / "labels/c.png")
-    palette_case, wide_case, bit_case = open_folder(tmp_path, ignore_index=40000)
-    np.testing.assert_array_equal(palette_case.labels, labels_of())
-    np.testing.assert_array_equal(wide_case.labels, wide)  # the ignored label stays as it is
-    np.testing.assert_array_equal(bit_case.labels, labels_of() > 2)
-    assert all(case.labels.dtype.kind in "iu" for case in (palette_case, wide_case, bit_case))
+    picture(labels).save(tmp_path / "labels" / name, **({"lossless": True} if "w" in name else {}))
+    case = open_folder(tmp_path)[0]
+    np.testing.assert_array_equal(case.labels, labels)
+    assert case.labels.dtype.kind in "iu"
 
 
 @pytest.mark.parametrize("before", [(), ((b"tEXt", b"a\0" + b"\xff" * 30),)])

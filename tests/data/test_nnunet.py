@@ -19,10 +19,9 @@ from segcal.data.folders.probabilities import LazyLogits
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
 from support.commands import succeed
-from support.scenes import labels_of, logits_of, read_all, save, softmax
+from support.scenes import AFFINE, labels_of, logits_of, read_all, save, save_nifti, softmax
 
 SHAPE = (5, 6, 7)
-AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])
 LABELS = {"background": 0, "left": 1, "right": 2, "ignore": 3}
 
 
@@ -39,11 +38,6 @@ def probabilities(seed: int, crop: bool = True) -> np.ndarray:
 
 def truth(seed: int) -> np.ndarray:
     return np.random.default_rng(seed + 50).integers(0, 4, SHAPE).astype(np.uint8)
-
-
-def save_nifti(path: Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(array.T, AFFINE), path)
 
 
 def save_prediction(folder: Path, name: str, seed: int, **options: Any) -> None:
@@ -88,7 +82,7 @@ def test_cross_validation_of_a_trained_model(model: Path) -> None:
         np.testing.assert_allclose(np.load(written)["probabilities"], expected, atol=1e-6)
         heat = write_map(model / "again", case.name, np.ones((3, 4, 5)), folder)
         assert np.isfinite(nibabel.load(heat).get_fdata()).sum() == 60
-        assert case.spacing == (3.0, 2.0, 1.0)
+        assert case.spacing == (4.0, 3.0, 2.0)
 
 
 def test_truth_from_the_environment_or_as_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +182,7 @@ def test_totalsegmentator(tmp_path: Path, named: bool) -> None:
         (tmp_path / "data" / "segcal.toml").write_text('geometry = "../space"\n')
     folder = open_folder(tmp_path / "data", require_labels=False)
     assert (folder.scores, folder.num_classes, folder.spatial_dims) == ("probabilities", 3, 3)
-    assert folder[0].spacing == (3.0, 2.0, 1.0)
+    assert folder[0].spacing == (4.0, 3.0, 2.0)
     (tmp_path / "data" / "labels" / "s01.nii.gz").unlink()
     folder = open_folder(tmp_path / "data", require_labels=False)
     heat = nibabel.load(write_map(tmp_path / "out", "s01", np.ones(SHAPE, np.float32), folder))

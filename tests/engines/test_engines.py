@@ -294,7 +294,8 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"), [*(("apply", damage) for damage in DAMAGES), ("evaluate", "truncated"), ("diagnose", "zeroed")]
+    ("name", "damage"),
+    [("apply", "truncated"), ("apply", "removed"), ("evaluate", "emptied"), ("diagnose", "zeroed")],
 )
 def test_damaged_work_is_done_again_and_reported(name: str, damage: str, data: Path) -> None:
     """One file of the finished cases is damaged at a time, records and files of `apply` alike."""

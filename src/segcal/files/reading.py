@@ -81,7 +81,7 @@ def write_json(path: Path, content: Any) -> None:
     path.write_bytes(text.encode("utf-8", errors="backslashreplace"))
 
 
-def release_pages(array: object, *, least: int = _LARGE, unchanged: bool = False) -> None:
+def release_pages(array: object, *, least: int = _LARGE) -> None:
     """Release the memory of a large memory-mapped array; it is read from disk again if needed.
 
     The pages of a mapped file count as memory of the process, so that reading a volume once would keep all of it.
@@ -89,10 +89,9 @@ def release_pages(array: object, *, least: int = _LARGE, unchanged: bool = False
     Args:
         array: Any array; arrays that are not mapped are left alone.
         least: Size in bytes above which an array counts as large.
-        unchanged: Whether nothing was written to an array that is copied on write; changes would be lost.
     """
     mapped = getattr(array, "_mmap", None)
-    unchanged = unchanged or getattr(array, "mode", None) == "r"
+    unchanged = getattr(array, "mode", None) == "r"  # changes of an array that is copied on write would be lost
     if isinstance(mapped, mmap.mmap) and unchanged and len(mapped) > least and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 

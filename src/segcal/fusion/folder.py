@@ -124,7 +124,7 @@ def _fused(
         for target_array, values in zip(whole, part, strict=True):
             target_array[inner] = values
         for array in (*labels, *evidence):  # pages that stay mapped would add up to all files
-            release_pages(array, least=0, unchanged=True)
+            release_pages(array, least=0)
         if watch is not None:
             watch(inner.stop, shape[0])
     return whole
