@@ -180,6 +180,37 @@ def test_spacing_is_that_of_the_affine_in_mm(tmp_path: Path) -> None:
         assert read(tmp_path / "c.nii").spacing == pytest.approx([k * millimetres for k in (2500, 1300, 700)])
 
 
+@pytest.mark.parametrize("layout", ["first", "last"])
+def test_unknown_units_count_as_mm(tmp_path: Path, layout: str) -> None:
+    """nibabel fails at codes of length or time that it does not know."""
+    write_case(tmp_path, OBLIQUE)
+    for kind in ("logits", "labels"):
+        path = tmp_path / kind / "a.nii.gz"
+        image = nibabel.load(path)
+        values = np.moveaxis(scores().T, -1, 0) if (kind, layout) == ("logits", "first") else np.asarray(image.dataobj)
+        content = bytearray(nibabel.Nifti1Image(values, OBLIQUE).to_bytes())
+        content[123] = 0b11100111
+        path.write_bytes(gzip.compress(content))
+    (tmp_path / "labels/a.nii.gz").unlink()
+    np.save(tmp_path / "labels/a.npy", np.zeros(SHAPE[1:], np.uint8))
+    folder = open_folder(tmp_path)
+    assert folder[0].spacing == pytest.approx(np.linalg.norm(OBLIQUE[:3, :3], axis=0)[::-1])
+    for path in (
+        write_scores(tmp_path / "out", "a", folder[0].logits, folder),
+        write_map(tmp_path / "maps", "a", np.ones(SHAPE[1:], np.float32), folder),
+    ):
+        assert nibabel.load(path).header["xyzt_units"] == 0b11100111
+
+
+def test_a_map_cannot_have_a_degenerate_geometry(tmp_path: Path) -> None:
+    content = bytearray(nibabel.Nifti1Image(scores().T, np.eye(4)).to_bytes())
+    content[280:284] = bytes(4)  # the first entry of the affine
+    (tmp_path / "a.nii").write_bytes(content)
+    new = formats.file_at(tmp_path / "new.nii").create("labels", SHAPE[1:], "float32", like=tmp_path / "a.nii")
+    with pytest.raises(InputError, match="damaged or incomplete"), new:
+        pass
+
+
 def test_compressed_volumes_of_the_same_values_are_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

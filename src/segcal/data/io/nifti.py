@@ -38,8 +38,8 @@ from segcal.types import Array, InputError, extra
 _ENDS = (".nii.gz", ".nii")
 _SAME_PLACE = 1e-3  # by how much two entries of affines that mean the same may differ
 _SAME_LENGTH = 1e-3
-_MILLIMETRES = {"meter": 1e3, "micron": 1e-3}
-"""Units of length that a header may state besides mm; an unknown one counts as mm."""
+_MILLIMETRES = {1: 1e3, 3: 1e-3}
+"""Codes of metres and micrometres, which a header may state instead of mm; an unknown code counts as mm."""
 _LEVEL = 1  # of compression, as nibabel's
 _EXTENSIONS = 1 << 26
 """Bytes that the extensions of a header may have (64 MiB)."""
@@ -274,8 +274,9 @@ def _zooms(image: Any, dims: int) -> Spacing:
     lengths = np.concatenate([np.sqrt((affine**2).sum(axis=0))[:dims], stated[3:]])  # axes of channels are not in space
     if not (np.isfinite(lengths).all() and (lengths > 0).all()) or np.allclose(lengths, stated, rtol=_SAME_LENGTH):
         lengths = stated
-    known = getattr(image.header, "get_xyzt_units", None)  # Analyze, the format before NIfTI, has no units
-    unit = 1.0 if known is None else _MILLIMETRES.get(known()[0], 1.0)
+    # the code itself, as nibabel fails at one that it does not know; Analyze, the format before NIfTI, has none
+    code = int(image.header["xyzt_units"]) % 8 if "xyzt_units" in image.header else 0
+    unit = _MILLIMETRES.get(code, 1.0)
     return tuple(float(length) * unit for length in lengths[::-1])
 
 
@@ -295,9 +296,10 @@ def _new_header(source: Any, shape: Shape, classes: bool, like: Path, dtype: str
         if not (classes and header.get_intent()[0] == "vector"):  # by which ITK knows scores of several classes
             header.set_intent("none")  # labels may be marked as labels, and these are not
         header["cal_min"] = header["cal_max"] = 0  # the display range was that of the other values
-    image = type(source)(np.broadcast_to(np.float32(0), stored), source.affine, header)
+    with readable(like):  # a new header cannot hold an affine that maps different voxels to one place
+        image = type(source)(np.broadcast_to(np.float32(0), stored), source.affine, header)
     if header is None:
-        image.header.set_xyzt_units(*source.header.get_xyzt_units())
+        image.header["xyzt_units"] = source.header["xyzt_units"]
     image.update_header()
     new = image.header
     whole = np.dtype(dtype).kind == "u" or np.dtype(dtype) == np.int32
