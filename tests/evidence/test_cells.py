@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from segcal.evidence import Histogram
-from segcal.evidence.histograms import _on_grid, add_cells, ece_by_bins, empty_cells, smooth_ece, take_cells
+from segcal.evidence.readings import _on_grid, ece_by_bins, smooth_ece
+from segcal.evidence.statistic import add_cells, empty_cells, take_cells
 from segcal.functional import counting
 from segcal.kernels.constants import CELLS
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from segcal.evidence import Evidence, Form, Histogram, Pixels, PixelStore, describe, read, readings
-from segcal.evidence.histograms import CELLS, _edge_cells, empty_cells, equal_mass_bins, equal_mass_error
-from segcal.evidence.statistic import count_class_cells
+from segcal.evidence.readings import equal_mass_error
+from segcal.evidence.statistic import count_class_cells, edge_cells, empty_cells, equal_mass_bins
 from segcal.functional import counting
 from segcal.functional.catalogue import METRICS
+from segcal.kernels.constants import CELLS
 from support import references
 
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -371,13 +372,13 @@ def test_edge_cells_hold_the_pixels_of_the_percentiles(rng: np.random.Generator,
         cells = np.sort(rng.integers(0, CELLS, n))
         counts = torch.from_numpy(np.bincount(cells, minlength=CELLS))[None]
         expected = [cells[(n - 1) * k // bins] for k in range(1, bins)]
-        assert _edge_cells(counts, bins, nudge=1e-9).tolist() == [expected]
+        assert edge_cells(counts, bins, nudge=1e-9).tolist() == [expected]
 
 
 def test_the_median_of_two_pixels_falls_into_the_cell_of_the_first() -> None:
     counts = torch.zeros(1, CELLS, dtype=torch.int64)
     counts[0, [5, 9]] = 1
-    assert _edge_cells(counts, 2).tolist() == [[5]]
+    assert edge_cells(counts, 2).tolist() == [[5]]
 
 
 @pytest.mark.parametrize("part", [7, 1000])

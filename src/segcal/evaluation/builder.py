@@ -20,7 +20,8 @@ from segcal.evaluation.protocol import background_note, majority_class
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES
 from segcal.evidence import Evidence, Histogram
-from segcal.evidence.histograms import add_cells, ece_by_bins, empty_cells
+from segcal.evidence.readings import ece_by_bins
+from segcal.evidence.statistic import add_cells, empty_cells
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import Drawing, bootstrap_doubts
 from segcal.tables.numbers import number

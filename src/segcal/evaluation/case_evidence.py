@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load, save
 
-from segcal.evidence.histograms import OccupiedCells
+from segcal.evidence.statistic import OccupiedCells
 from segcal.types import Array
 
 Rows = Mapping[str, Sequence[Sequence[Any]]]

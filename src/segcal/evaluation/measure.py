@@ -28,8 +28,7 @@ from segcal.evaluation.methods import (
 )
 from segcal.evaluation.protocol import Protocol, majority_class
 from segcal.evidence import Evidence, Pixels, PixelStore, describe, read
-from segcal.evidence.histograms import OccupiedCells, empty_cells, join_cells, take_cells
-from segcal.evidence.statistic import count_class_cells
+from segcal.evidence.statistic import OccupiedCells, count_class_cells, empty_cells, join_cells, take_cells
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES

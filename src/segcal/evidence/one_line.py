@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from segcal.evidence import readings
-from segcal.evidence.histograms import Form, Histogram, equal_edges
 from segcal.evidence.readings import read
 from segcal.evidence.scores import Scores, check_scores, logits_of
-from segcal.evidence.statistic import Evidence
+from segcal.evidence.statistic import Evidence, Form, Histogram, equal_edges
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import (

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from segcal.evidence.histograms import Form, Histogram, equal_edges, equal_mass_error
-from segcal.evidence.readings import class_table, read, reliability_curve
+from segcal.evidence.readings import class_table, equal_mass_error, read, reliability_curve
 from segcal.evidence.scores import Scores, check_scores, logits_of
-from segcal.evidence.statistic import Evidence, describe
+from segcal.evidence.statistic import Evidence, Form, Histogram, describe, equal_edges
 from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
 from segcal.functional.checks import (

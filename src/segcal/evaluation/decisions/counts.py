@@ -18,7 +18,7 @@ from segcal.cases import StreamedCase
 from segcal.evaluation.measure import distance_unit
 from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, stream_for
 from segcal.evidence import Evidence, Histogram, describe
-from segcal.evidence.histograms import empty_cells
+from segcal.evidence.statistic import empty_cells
 from segcal.functional import counting
 from segcal.functional.masks import positions
 from segcal.functional.scores import ScoreHistogram, count_scores, largest_of_cells
