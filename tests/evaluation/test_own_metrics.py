@@ -15,8 +15,7 @@ from pandas.testing import assert_frame_equal
 from torch import Tensor
 
 import segcal
-from segcal.evaluation.case_evidence import CaseEvidence
-from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.measure import CaseEvidence, Evaluation
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE, METRICS
 from segcal.report import page_content
 from segcal.types import Case, InputError

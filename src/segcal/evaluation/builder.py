@@ -13,8 +13,7 @@ import pandas as pd
 import torch
 
 from segcal.calibrators import Calibrator
-from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
-from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.measure import CaseEvidence, Evaluation, Key, MethodEvidence
 from segcal.evaluation.methods import ExclusiveHead, different_backgrounds, leaks, shared_cases
 from segcal.evaluation.protocol import background_note, majority_class
 from segcal.evaluation.results import Results
@@ -54,9 +53,7 @@ class ResultsBuilder:
         if case.name in self.cases:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
         for key, own in case.methods.items():
-            for marginal, cells in ((False, own.cells), (True, own.class_cells)):
-                if cells is None:
-                    continue
+            for marginal, cells in zip((False, True), own.cells, strict=False):
                 if (key, marginal) not in self._cells:
                     classes = self.evaluation.heads[0].protocol.num_classes
                     self._cells[key, marginal] = empty_cells(len(own.vectors), classes)
