@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Float, Float32, Int
@@ -72,53 +73,32 @@ def _pieces(slabs: Iterable[tuple[slice, Float[Tensor, "1 L *R"]]], labels: Int[
             yield slopes.view(_STEPS, *truth.shape).numpy()
 
 
-def _temperature(step: int) -> float:
-    return float(BOUNDS[0] * 2 ** (step / 2))
-
-
-def _window_means(pieces: Iterable[Slopes], window: int) -> Iterator[Slopes]:
+def _window_means(pieces: Iterator[Slopes], window: int) -> Iterator[Slopes]:
     """Yield the means over windows, 0 beyond the edges, as soon as all rows of a window are known."""
-    before, after = window // 2, (window - 1) // 2
-    pending: Slopes | None = None  # rows whose windows are not complete, and those that these reach back to
-    for piece in pieces:
-        across = _sums_across(piece, window)
-        if pending is None:
-            pending = _zero_rows(piece, before)
+    before, after, first = window // 2, (window - 1) // 2, next(pieces)
+    beyond = [np.zeros((_STEPS, rows, *first.shape[2:]), np.float32) for rows in (before, after)]
+    pending = beyond[0]  # rows whose windows are not complete, and those that these reach back to
+    for piece in chain([first], pieces, beyond[1:]):
+        across = piece
+        for axis in range(2, piece.ndim):
+            widths = [(before, after) if k == axis else (0, 0) for k in range(piece.ndim)]
+            across = _sums(np.pad(across, widths), window, axis)
         pending = np.concatenate([pending, across], axis=1)
-        complete = pending.shape[1] - window + 1
-        if complete > 0:
+        if (complete := pending.shape[1] - window + 1) > 0:
             yield _sums(pending, window, 1) / np.float32(window ** (piece.ndim - 1))
             pending = pending[:, complete:]
-    if pending is not None and after:
-        last = np.concatenate([pending, _zero_rows(pending, after)], axis=1)
-        yield _sums(last, window, 1) / np.float32(window ** (pending.ndim - 1))
-
-
-def _zero_rows(like: Slopes, count: int) -> Slopes:
-    return np.zeros((len(like), count, *like.shape[2:]), np.float32)
-
-
-def _sums_across(piece: Slopes, window: int) -> Slopes:
-    """Return the sums over windows along all axes of a row."""
-    for axis in range(2, piece.ndim):
-        widths = [(window // 2, (window - 1) // 2) if k == axis else (0, 0) for k in range(piece.ndim)]
-        piece = _sums(np.pad(piece, widths), window, axis)
-    return piece
 
 
 def _sums(padded: Slopes, window: int, axis: int) -> Slopes:
     """Return the sum of each `window` neighbours along an axis, always in the same order."""
     length = padded.shape[axis] - window + 1
-    parts = [padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(window)]
-    total: Slopes = parts[0].copy()
-    for part in parts[1:]:
-        total += part
+    total: Slopes = sum(padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(window))
     return total
 
 
 def _roots(slopes: Slopes) -> Array:
     """Return where slopes `[steps, *S]`, which rise with the temperature, cross zero."""
-    logs = np.log([_temperature(k) for k in range(_STEPS)])
+    logs = np.log(BOUNDS[0] * 2 ** (np.arange(_STEPS) / 2))
     below = np.clip((slopes < -_FLAT).sum(axis=0), 1, _STEPS - 1)  # first step at or above the root
     left, right = (np.take_along_axis(slopes, (below - k)[np.newaxis], axis=0)[0] for k in (1, 0))
     rise = right - left
