@@ -69,6 +69,15 @@ def data(cases: list[Case], tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.fixture(scope="module")
+def told(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """The data, and the output and words of a comparison of the paper's methods, which are the default."""
+    home = tmp_path_factory.mktemp("told")
+    write_folder(home / "data", {"fit": cases[:2], "validation": cases[2:3], "test": cases[3:]})
+    shown = succeed("compare", home / "data", "--reference", "lts", "--out", home / "out", *QUICK)
+    return home / "data", home / "out", shown
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # as a function
 
@@ -226,9 +235,8 @@ def test_saved_is_whole_and_readable(cases: list[Case], tmp_path: Path) -> None:
 # as a command
 
 
-def test_the_command_tells_everything(data: Path) -> None:
-    out = data.parent / "out"
-    shown = succeed("compare", data, "--methods", ",".join(PAPER), "--reference", "lts", "--out", out, *QUICK)
+def test_the_command_tells_everything(told: tuple[Path, Path, str]) -> None:
+    _, out, shown = told
     results = Results.load(out)
     assert results.methods == ("UC", *(name.upper() for name in PAPER))
     for method in results.methods:
@@ -247,9 +255,8 @@ def test_the_command_tells_everything(data: Path) -> None:
     assert set(results.to_frame().case) == names
 
 
-def test_what_is_saved_is_what_evaluate_measures(data: Path) -> None:
-    out = data.parent / "out"
-    succeed("compare", data, "--out", out, *QUICK)  # the paper's methods, unless others are named
+def test_what_is_saved_is_what_evaluate_measures(told: tuple[Path, Path, str]) -> None:
+    data, out, _ = told
     folders = [str(out / method) for method in PAPER]
     options = ["--patches", "2", "--patch-size", "6", "--json"]
     again = succeed("evaluate", data, "--calibrators", *folders, *options)
@@ -304,19 +311,8 @@ def test_json_is_the_results_with_the_costs(data: Path) -> None:
 
 def test_options_reach_training_and_protocol(data: Path) -> None:
     out = data.parent / "out"
-    options = (
-        "--epochs",
-        3,
-        "--set",
-        "learning_rate=0.01",
-        "--logits-only",
-        "--seed",
-        4,
-        "--bins",
-        7,
-        "--background",
-        1,
-    )
+    options = ("--epochs", 3, "--set", "learning_rate=0.01", "--logits-only", "--seed", 4)
+    options += ("--bins", 7, "--background", 1)
     splits = ("--fit-split", "test", "--validation", "fit", "--test-split", "validation")
     succeed("compare", data, "--methods", "lts", "--out", out, "--ignore-index", 0, 9, *options, *splits)
     lts, settings = segcal.load(out / "lts"), Results.load(out).settings

@@ -41,16 +41,6 @@ def test_ece_of_any_number_of_bins(rng: np.random.Generator) -> None:
         assert value == pytest.approx(exact, abs=2e-3)
 
 
-def test_ece_of_ten_bins_is_that_of_the_suite(rng: np.random.Generator) -> None:
-    """Where no edge cuts a cell with pixels on both sides, it is the same to the last digits."""
-    confidence, right = draw(rng, 2000, 1.5)
-    confidence = np.round(confidence * 8 - 0.01) / 8 + 1 / 32  # far from every tenth
-    confidence = np.clip(confidence, 0, 1)
-    (value,) = ece_by_bins(cells_of(confidence, right), [10])
-    where = np.ceil(confidence * 10).astype(int)
-    assert value == pytest.approx(sum(abs((right - confidence)[where == k].sum()) for k in range(11)) / 2000, rel=1e-9)
-
-
 def reflected_kernel(t: np.ndarray, place: np.ndarray, width: float) -> np.ndarray:
     """A Gaussian at each place, folded back into 0..1 at both ends as often as needed."""
     images = [2 * k + sign * place for k in range(-2, 3) for sign in (1, -1)]
@@ -83,12 +73,6 @@ def test_smooth_ece_by_hand() -> None:
     right = np.arange(100) < 80
     assert smooth_ece(cells_of(np.full(100, 0.5), right)) == pytest.approx(0.3, abs=1e-6)
     assert smooth_ece(cells_of(np.full(100, 0.5), np.arange(100) < 50)) == pytest.approx(0, abs=1e-6)
-
-
-def test_smooth_ece_of_a_calibrated_network_falls_with_pixels(rng: np.random.Generator) -> None:
-    few, many = (smooth_ece(cells_of(*draw(rng, pixels, 1.0))) for pixels in (500, 200_000))
-    assert many < 0.01 < few < 0.15
-    assert smooth_ece(cells_of(*draw(rng, 200_000, 3.0))) > 10 * many
 
 
 def test_no_pixels_no_value() -> None:

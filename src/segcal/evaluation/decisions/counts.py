@@ -88,12 +88,12 @@ class Counts:
             counting.count_cells(regions[0], *pixels[:3], *self.cells)
         self.above += _steps(table.total)
         true = _steps(table.hits)
-        pixels, hit, confidence = (field.sum().item() for field in evidence[0].top)
-        mean = (confidence / pixels, (pixels - hit) / pixels) if pixels else (np.nan, np.nan)
+        count, hit, confidence = (field.sum().item() for field in evidence[0].top)
+        mean = (confidence / count, (count - hit) / count) if count else (np.nan, np.nan)
         found = evidence[1].top.hit.sum(dim=-1).numpy()
         own = (case.name, case.case.group or "", voxel_size(case.case), volume_unit(case.case))
-        counts = (csr_array(true), true.sum(axis=1), found, *_volumes(table))
-        self.cases.append(CaseCounts(*own, *counts, int(pixels), *mean))
+        volumes = (true.sum(axis=1), found, *_volumes(table))
+        self.cases.append(CaseCounts(*own, csr_array(true), *volumes, int(count), *mean))
 
 
 def thresholds() -> Float64[np.ndarray, " STEPS"]:

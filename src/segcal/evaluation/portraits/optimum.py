@@ -23,6 +23,7 @@ from segcal.functional.slopes import likelihood_slopes
 from segcal.types import Array
 
 WINDOW = 5
+"""Side of the windows in pixels, an odd number."""
 BOUNDS = (0.125, 8.0)
 _OCTAVES = 6  # from the lower bound to the upper
 _STEPS = 2 * _OCTAVES + 1
@@ -38,23 +39,21 @@ Slopes = Float32[np.ndarray, "steps *S"]
 def local_optimum(
     slabs: Iterable[tuple[slice, Float[Tensor, "1 L *R"]]],
     labels: Int[Tensor, "*S"],
-    window: int = WINDOW,
     thinned: Thinning | None = None,
 ) -> Array:
-    """Return the temperature of least NLL over a window around each labelled pixel; NaN elsewhere.
+    """Return the temperature of least NLL over the window around each labelled pixel; NaN elsewhere.
 
     Values outside 1/8..8 are set to these bounds: a window without errors asks for T = 0.
 
     Args:
         slabs: Rows of the case and their logits, in order.
         labels: True classes, negative where ignored.
-        window: Side in pixels.
         thinned: Pixels to return the temperature of; all of them by default.
     """
     steps = (thinned or Thinning((1,) * labels.ndim)).strides
     columns = tuple(slice(None, None, step) for step in steps[1:])
     inside, found, at = labels.numpy() >= 0, [], 0
-    for slopes in _window_means(_pieces(slabs, labels), window):
+    for slopes in _window_means(_pieces(slabs, labels)):
         rows = slice(-at % steps[0], None, steps[0])
         best = _roots(slopes[(slice(None), rows, *columns)])
         found.append(np.where(inside[at : at + slopes.shape[1]][(rows, *columns)], best, np.nan))
@@ -73,26 +72,26 @@ def _pieces(slabs: Iterable[tuple[slice, Float[Tensor, "1 L *R"]]], labels: Int[
             yield slopes.view(_STEPS, *truth.shape).numpy()
 
 
-def _window_means(pieces: Iterator[Slopes], window: int) -> Iterator[Slopes]:
+def _window_means(pieces: Iterator[Slopes]) -> Iterator[Slopes]:
     """Yield the means over windows, 0 beyond the edges, as soon as all rows of a window are known."""
-    before, after, first = window // 2, (window - 1) // 2, next(pieces)
-    beyond = [np.zeros((_STEPS, rows, *first.shape[2:]), np.float32) for rows in (before, after)]
-    pending = beyond[0]  # rows whose windows are not complete, and those that these reach back to
-    for piece in chain([first], pieces, beyond[1:]):
+    first = next(pieces)
+    beyond = np.zeros((_STEPS, WINDOW // 2, *first.shape[2:]), np.float32)
+    pending = beyond  # rows whose windows are not complete, and those that these reach back to
+    for piece in chain([first], pieces, [beyond]):
         across = piece
         for axis in range(2, piece.ndim):
-            widths = [(before, after) if k == axis else (0, 0) for k in range(piece.ndim)]
-            across = _sums(np.pad(across, widths), window, axis)
+            widths = [(WINDOW // 2, WINDOW // 2) if k == axis else (0, 0) for k in range(piece.ndim)]
+            across = _sums(np.pad(across, widths), axis)
         pending = np.concatenate([pending, across], axis=1)
-        if (complete := pending.shape[1] - window + 1) > 0:
-            yield _sums(pending, window, 1) / np.float32(window ** (piece.ndim - 1))
+        if (complete := pending.shape[1] - WINDOW + 1) > 0:
+            yield _sums(pending, 1) / np.float32(WINDOW ** (piece.ndim - 1))
             pending = pending[:, complete:]
 
 
-def _sums(padded: Slopes, window: int, axis: int) -> Slopes:
-    """Return the sum of each `window` neighbours along an axis, always in the same order."""
-    length = padded.shape[axis] - window + 1
-    total: Slopes = sum(padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(window))
+def _sums(padded: Slopes, axis: int) -> Slopes:
+    """Return the sums over windows along an axis, always in the same order."""
+    length = padded.shape[axis] - WINDOW + 1
+    total: Slopes = sum(padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(WINDOW))
     return total
 
 
