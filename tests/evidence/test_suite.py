@@ -1,4 +1,4 @@
-"""The streaming suite: against loops, in parts, merged, on 50 million pixels, in two processes."""
+"""The streaming suite: against loops, in parts, merged, on 17 million pixels, in two processes."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_a_cast_of_the_model_does_not_touch_the_sums(cast: Callable[[nn.Module],
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# 50 million pixels and several processes
+# many pixels and several processes
 
 CONFIDENCE = 1 / (1 + np.exp(-1.0))
 
@@ -298,8 +298,8 @@ def assert_uniform(found: dict[str, Tensor], pixels: int) -> None:
     assert found["nll"].item() == pytest.approx(0.25 - np.log(CONFIDENCE), rel=1e-12)
 
 
-@pytest.mark.parametrize(("updates", "pixels"), [(1, 50_000_000), (1000, 20_000)])
-def test_50_million_pixels_in_one_bin(set_threads: Callable[[int], None], updates: int, pixels: int) -> None:
+@pytest.mark.parametrize(("updates", "pixels"), [(1, 17_000_000), (100, 170_000)])
+def test_more_pixels_than_float32_counts(set_threads: Callable[[int], None], updates: int, pixels: int) -> None:
     set_threads(1)  # many small updates are slow on a busy machine when threads wait for each other
     total = updates * pixels
     assert total > 2**24  # where a float32 counter stops
@@ -315,7 +315,7 @@ def test_50_million_pixels_in_one_bin(set_threads: Callable[[int], None], update
 def test_two_processes_are_one(tmp_path: Path) -> None:
     """An even share, an uneven share, and a process that sees no image at all."""
     scenarios = {f"{form} {images}": (form, images) for form in FORMS for images in (4, 3, 1)}
-    torch.multiprocessing.spawn(run, (2, str(tmp_path), scenarios, (1000, 20_000)), nprocs=2)
+    torch.multiprocessing.spawn(run, (2, str(tmp_path), scenarios, (100, 170_000)), nprocs=2)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name, (form, images) in scenarios.items():
         assert all(part[name].pop("kept its own") for part in found)
@@ -326,7 +326,7 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
         for part in found:
             assert_close(part[name], everything(whole))
     for part in found:
-        assert_uniform(part["uniform"]["pooled"]["all"], 20_000_000)
+        assert_uniform(part["uniform"]["pooled"]["all"], 17_000_000)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from itertools import chain
 
 import numpy as np
@@ -91,8 +92,7 @@ def _window_means(pieces: Iterator[Slopes]) -> Iterator[Slopes]:
 def _sums(padded: Slopes, axis: int) -> Slopes:
     """Return the sums over windows along an axis, always in the same order."""
     length = padded.shape[axis] - WINDOW + 1
-    total: Slopes = sum(padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(WINDOW))
-    return total
+    return reduce(np.add, (padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(WINDOW)))
 
 
 def _roots(slopes: Slopes) -> Array:
