@@ -16,8 +16,7 @@ import segcal
 from segcal.calibrators import Calibrator, EnsembleTemperatureScaling, Learned, TemperatureScaling
 from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
-from segcal.evaluation.compare import PAPER, Comparison, compare
-from segcal.evaluation.memory import memory_growth
+from segcal.evaluation.compare import PAPER, Comparison, compare, memory_growth
 from segcal.evaluation.portraits import load_portraits
 from segcal.evaluation.results import Results
 from segcal.types import Case, InputError
@@ -151,7 +150,7 @@ def test_memory_is_the_peak_and_not_what_is_left() -> None:
 
 
 def test_memory_is_unknown_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("segcal.evaluation.memory._PROCESS", tmp_path / "nowhere")
+    monkeypatch.setattr("segcal.evaluation.compare._PROCESS", tmp_path / "nowhere")
     with memory_growth() as growth:
         pass
     assert growth.peak is None
@@ -268,7 +267,7 @@ def test_methods_beyond_the_paper_can_be_compared(data: Path) -> None:
     """All of them except `auto`, which fits others."""
     out, cases = data.parent / "out", open_folder(data).select("test")
     methods = [method for method in segcal.methods() if method not in (*PAPER, "auto")]
-    arguments = ("--methods", ",".join(methods), "--patches", 0, "--epochs", 1, "--out", out)
+    arguments = ("--methods", ",".join(methods), "--patches", 0, "--out", out)
     found = succeed_json("compare", data, *arguments)
     assert found["settings"]["methods"] == ["UC", *(row["method"] for row in found["methods"])]
     assert [row["method"] for row in found["methods"]] == [method.upper() for method in methods]

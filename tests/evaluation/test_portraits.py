@@ -29,8 +29,8 @@ from segcal.evaluation.portraits import (
     load_portraits,
     local_gap,
     local_optimum,
+    make,
     make_portraits,
-    optimum,
     save_portraits,
 )
 from segcal.evaluation.portraits.model import Thinning
@@ -137,7 +137,7 @@ def test_pieces_and_thinning_do_not_change_the_best_temperature(
     logits = torch.from_numpy(rng.normal(scale=3.0, size=(1, 4, *shape)).astype(np.float16))
     labels = torch.from_numpy(rng.integers(-1, 4, shape))
     whole = local_optimum([(slice(0, shape[0]), logits)], labels)
-    monkeypatch.setattr(optimum, "_PIECE", 2 * 13 * math.prod(shape[1:]))  # two rows at a time
+    monkeypatch.setattr(make, "_PIECE", 2 * 13 * math.prod(shape[1:]))  # two rows at a time
     slabs = [(slice(k, min(k + 5, shape[0])), logits[:, :, k : k + 5]) for k in range(0, shape[0], 5)]
     np.testing.assert_array_equal(local_optimum(slabs, labels), whole)
     thinned = Thinning(strides)

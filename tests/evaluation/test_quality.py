@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,15 +139,6 @@ def test_written_tables_have_the_segmentation_and_what_limits_calibration(tmp_pa
             assert wanted in text
     segcal.evaluate([hand_case()], {"UC": None}, **ABOUT).export(tmp_path / name)
     assert "95MD" not in (tmp_path / name).read_text()
-
-
-def test_rows_of_files_are_those_of_images_and_json_has_the_segmentation(tmp_path: Path) -> None:
-    results = segcal.evaluate([hand_case()], {"UC": None}, surfaces=True, **ABOUT)
-    results.export(tmp_path / "rows.csv")
-    assert "dice" not in (tmp_path / "rows.csv").read_text()
-    results.export(tmp_path / "all.json")
-    found = json.loads((tmp_path / "all.json").read_text())["surfaces"]
-    assert {row["metric"] for row in found} == set(ATTRIBUTES)
 
 
 def test_figures_without_a_distance_are_shown_as_missing(tmp_path: Path) -> None:

@@ -336,16 +336,6 @@ def test_marginal_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None
     assert_frame_equal(evaluate(make_cases(), methods(), **PROTOCOL, form="marginal").to_frame(), whole.to_frame())
 
 
-def test_several_ignored_labels() -> None:
-    cases = make_cases()
-    other = [replace(case, labels=np.where(np.asarray(case.labels) == IGNORED, 200, case.labels)) for case in cases]
-    mixed = [cases[0], *other[1:]]
-    settings = {**PROTOCOL, "ignore_index": (IGNORED, 200)}
-    assert_frame_equal(
-        evaluate(mixed, {"UC": None}, **settings).to_frame(), evaluate(cases, {"UC": None}, **PROTOCOL).to_frame()
-    )
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # regions without pixels, and regions of one's own
 
@@ -448,7 +438,7 @@ def test_a_copy_is_recognised_by_its_content_and_a_number_is_not_a_copy() -> Non
     )
 
 
-@pytest.mark.parametrize("method", ["lts", "auto", "isotonic", "cts", "vector", "cmsap"])
+@pytest.mark.parametrize("method", ["lts", "auto", "vector"])
 def test_every_fit_notes_the_content_of_its_cases(method: str, tmp_path: Path) -> None:
     cases = make_cases()
     options = {"epochs": 1} if method == "lts" else {}
@@ -461,12 +451,6 @@ def test_every_fit_notes_the_content_of_its_cases(method: str, tmp_path: Path) -
     assert calibrator.fit_report_.fingerprints == expected
     calibrator.save(tmp_path / "saved")
     assert segcal.load(tmp_path / "saved").fit_report_ == calibrator.fit_report_
-
-
-def test_one_logit_heads_are_recognised() -> None:
-    cases = [replace(case, logits=case.logits[:1], labels=np.where(case.labels == 1, 1, 0)) for case in make_cases()]
-    calibrator = segcal.create("ts", 1).fit(cases)
-    assert calibrator.fit_report_.fingerprints == tuple(fingerprint(case.logits, case.labels) for case in cases)
 
 
 @pytest.mark.parametrize(
@@ -494,9 +478,6 @@ def test_probabilities_given_as_logits_are_warned_of_once() -> None:
         found = evaluate(cases[2:], {"UC": None, "TS": calibrator}, **PROTOCOL)
     assert (len(caught), caught[0].filename) == (1, __file__)
     assert str(caught[0].message) in found.settings["warnings"]
-    suite = CalibrationSuite(num_classes=3, ignore_index=IGNORED)
-    with pytest.raises(InputError, match="look like probabilities"):
-        suite.update(torch.as_tensor(cases[0].logits)[None], torch.as_tensor(cases[0].labels)[None])
 
 
 def test_a_used_iterator_is_named() -> None:
@@ -586,21 +567,12 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
         evaluate(**arguments)
 
 
-def with_nan(case: Case) -> Case:
-    logits = np.array(case.logits)
-    logits[0, -1, -1] = np.nan
-    return replace(case, logits=logits)
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda case: replace(case, name="scene-000"), "case names must be unique, got 'scene-000' twice"),
         (lambda case: replace(case, labels=None), "case 'scene-001' has none"),
-        (lambda case: replace(case, labels=np.asarray(case.labels)[1:]), "labels must have shape .* 'scene-001'"),
         (lambda case: replace(case, labels=np.asarray(case.labels) + 2), "labels must be in 0..2 .* 'scene-001'"),
-        (lambda case: replace(case, logits=np.asarray(case.logits)[:2]), "num_classes=3.* 'scene-001'"),
-        (with_nan, "logits must be finite,.* got nan .* 'scene-001'"),
     ],
 )
 def test_bad_cases_are_refused_by_name(spoil: Any, message: str) -> None:
