@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import segcal
-from segcal.calibrators import Calibrator, Learned
 from segcal.evaluation.limits import limits
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
@@ -83,23 +82,10 @@ def test_figures_are_those_of_the_function(ignored: bool) -> None:
                 assert own[list(ATTRIBUTES)].tolist() == expected
 
 
-class Shifted(Calibrator):
-    """Predicts class 0 everywhere."""
-
-    method = "shifted"
-    preserves_labels = False
-
-    def _learn(self, stream: object, *, validation: object, settings: object) -> Learned:
-        return Learned(1, 1.0, 1.0)
-
-    def _map(self, logits: torch.Tensor, image: torch.Tensor | None = None) -> torch.Tensor:
-        return logits - 100 * torch.arange(3).view(1, 3, *(1 for _ in logits.shape[2:]))
-
-
 def test_a_method_that_moves_labels_has_figures_of_its_own() -> None:
-    moved = Shifted(3)
-    moved.fitted.fill_(True)
-    results = segcal.evaluate([case("a", 1)], {"UC": None, "moved": moved, "UC2": None}, surfaces=True, **ABOUT)
+    everywhere_0 = 100 * torch.arange(3).view(1, 3, 1, 1, 1)
+    methods = {"UC": None, "moved": lambda logits: logits - everywhere_0, "UC2": None}
+    results = segcal.evaluate([case("a", 1)], methods, surfaces=True, **ABOUT)
     dice = results.mean_surfaces().query("metric == 'dice'").set_index("method")["mean"]
     assert dice["moved"] == 0
     assert dice["UC"] == dice["UC2"] > 0.5

@@ -12,7 +12,6 @@ from segcal.evidence import Histogram
 from segcal.evidence.readings import _on_grid, ece_by_bins, smooth_ece
 from segcal.evidence.statistic import add_cells, empty_cells, take_cells
 from segcal.functional import counting
-from segcal.kernels.constants import CELLS
 
 
 def cells_of(confidence: np.ndarray, right: np.ndarray) -> Histogram:
@@ -78,15 +77,6 @@ def test_smooth_ece_by_hand() -> None:
 def test_no_pixels_no_value() -> None:
     assert math.isnan(smooth_ece(empty_cells(2)))
     assert np.isnan(ece_by_bins(empty_cells(2), [5, 10])).all()
-
-
-def test_errors_of_opposite_sign_cancel_only_inside_a_bin() -> None:
-    """Four pixels at 0.25, all right, and four at 0.75, all wrong: one bin sees nothing, two see 0.75."""
-    count, hit, total = (torch.zeros(1, CELLS, dtype=torch.float64) for _ in range(3))
-    for cell, confidence, right in ((100, 0.25, 4), (200, 0.75, 0)):
-        count[0, cell], hit[0, cell], total[0, cell] = 4, right, 4 * confidence
-    found = ece_by_bins(Histogram(count.long(), hit.long(), total), [1, 2, 3])
-    np.testing.assert_allclose(found, [0.0, 0.75, 0.75], atol=1e-12)
 
 
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.5, 1.0])

@@ -174,16 +174,6 @@ def test_probability_zero_belongs_to_the_first_bin() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@given(seed=st.integers(0, 10**6))
-def test_the_order_of_pixels_does_not_matter(form: Form, seed: int) -> None:
-    logits, labels = random_scene(4, 50, seed)
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(50))
-    one, other = measure((logits, labels), form=form), measure((logits[:, order], labels[order]), form=form)
-    for a, b in zip(read(one, form=form).values(), read(other, form=form).values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-14)
-
-
-@pytest.mark.parametrize("form", FORMS)
 def test_evidence_adds_and_survives_vectors(rng: np.random.Generator, form: Form) -> None:
     """A batch added at once, image by image, and as vectors: the same counts, sums and metrics."""
     logits, labels = torch.from_numpy(rng.normal(size=(3, 4, 6, 7))), torch.from_numpy(rng.integers(-1, 4, (3, 6, 7)))

@@ -18,7 +18,6 @@ from torchmetrics import MetricCollection
 from segcal import CalibrationSuite
 from segcal.evidence import Evidence, Form
 from segcal.functional.catalogue import METRICS
-from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.types import Activation, InputError
 from support import references
 from support.distributed_worker import everything, run, scenario_batches, scenario_suite, uniform_updates
@@ -88,21 +87,6 @@ def test_pooled_and_single_images_agree_with_loops(
     for k in range(3):
         wanted = expected(logits[k : k + 1], labels[k : k + 1], bins=bins, form=form)
         assert_same({name: values[k] for name, values in images.items()}, wanted)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("winners", [1, 2, 5, 10])
-def test_confidences_on_edges_agree_with_loops(winners: int, form: Form) -> None:
-    """k of ten classes are tied and the rest is impossible: probabilities are exactly 1/k and 0."""
-    rng = np.random.default_rng(winners)
-    logits = torch.full((1, 10, 40), -1e4)
-    for pixel in range(40):
-        logits[0, rng.choice(10, winners, replace=False), pixel] = 1e4
-    labels = torch.from_numpy(rng.integers(0, 10, (1, 40)))
-    suite = shown(logits, labels, form=form, per_image=True)
-    wanted = expected(logits, labels, form=form)
-    assert_same(suite.compute()["all"], wanted)  # every pixel of a cell has the same confidence: ACE is exact too
-    assert_same({name: values[0] for name, values in suite.compute_images()["all"].items()}, wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -495,17 +479,6 @@ def test_channels_are_the_same_in_a_pass_that_does_not_wait(monkeypatch: pytest.
     unchecked.update(logits, masks.clamp(max=2))
     with pytest.raises(InputError, match=r"labels must be in 0..1 or ignore_index=9, got one"):
         unchecked.compute()
-
-
-def test_impossible_channels_have_the_probability_of_zero() -> None:
-    """Minus infinity in one channel, or in all, says that it is absent; the other channels are not touched."""
-    logits, masks = sigmoid_batch(2)
-    logits[0, :, 0] = -torch.inf
-    finite = logits.clamp(min=SMALLEST_LOG_PROBABILITY)
-    suites = [CalibrationSuite(2, 9, activation="sigmoid") for _ in range(2)]
-    for suite, scores in zip(suites, (logits, finite), strict=True):
-        suite.update(scores, masks)
-    assert_close(suites[0].compute(), suites[1].compute())
 
 
 def test_sigmoid_channels_need_masks() -> None:

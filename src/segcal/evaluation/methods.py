@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 from jaxtyping import Float32, Int64
@@ -46,13 +46,8 @@ def settings_of(given: Mapping[str, Method] | Calibrator, settings: ProtocolSett
     """Return the settings, with those that one calibrator was built with where they are not given."""
     if not isinstance(given, Calibrator):
         return settings
-    known: ProtocolSettings = {
-        "num_classes": given.num_classes,
-        "activation": given.activation,
-        "ignore_index": given.ignore_index,
-        "background": given.background,
-    }
-    return {**known, **settings}
+    own = {name: getattr(given, name) for name in ("num_classes", "activation", "ignore_index", "background")}
+    return cast(ProtocolSettings, {**own, **settings})
 
 
 def check_methods(methods: Mapping[str, Method], protocol: Protocol) -> None:
