@@ -214,6 +214,19 @@ def test_joined_parts_are_the_whole() -> None:
     assert all(a is b for a, b in zip(single.pixels(), whole, strict=True)), "not copied"
 
 
+def test_the_curve_agrees_with_loops() -> None:
+    logits, labels = SCENES["random"]
+    curve = readings.reliability_curve(measure((logits, labels)).top)
+    _, predicted, confidence = references.confidences(logits.numpy())
+    cells = references.fill(confidence, predicted == labels.numpy(), np.zeros(200), references.equal_edges(10))
+    for j in range(10):
+        members = cells.get((0, j), [])
+        assert curve["pixels"][0, j] == len(members)
+        for name, k in (("confidence", 0), ("accuracy", 1)):
+            mean = sum(pixel[k] for pixel in members) / len(members) if members else math.nan
+            assert curve[name][0, j].item() == pytest.approx(mean, abs=1e-12, nan_ok=True)
+
+
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_the_class_table_agrees_with_loops(scene: Scene) -> None:
     table = readings.class_table(measure(scene).top, measure(scene).support)
