@@ -22,7 +22,7 @@ import torch
 from benchmarks.fitting import CLASSES, Fit, Problem, fiducio, netcal, ours, peers_of
 from benchmarks.timing import console, table
 from segcal.calibrators import class_conditional
-from segcal.evaluation.memory import memory_growth
+from segcal.evaluation.compare import memory_growth
 
 IMAGES = 4
 METHODS = ("ts", "ets", "vector", "matrix", "msc", "dirichlet", "cmsap", "cmsop")

@@ -66,13 +66,6 @@ def test_all_by_hand() -> None:
         assert "".join("x" if m else "." for m in mask[0]) == marks[name], name
 
 
-def test_the_ball_reaches_the_diagonal() -> None:
-    labels = torch.zeros(1, 3, 3, dtype=torch.int64)
-    labels[0, 0, 0] = 1
-    assert not boundary(labels)[0, 1, 1]
-    assert boundary(labels, ball=True)[0, 1, 1]
-
-
 @given(shape=SIDES, size=st.integers(1, 80), count=st.integers(0, 5), margin=st.integers(0, 30), seed=st.integers(0, 9))
 def test_patches_lie_inside(shape: tuple[int, ...], size: int, count: int, margin: int, seed: int) -> None:
     boxes = local_patches(shape, name="case", size=size, count=count, margin=margin, seed=seed)
@@ -135,17 +128,6 @@ def test_the_registry_computes_all_and_boundary(rng: np.random.Generator, backgr
     expected = {"all": inside, "boundary": near}
     for name, mask in expected.items():
         np.testing.assert_array_equal(REGIONS[name].mask(case)[0], mask)
-
-
-@pytest.mark.parametrize(
-    "region", [region for region in REGIONS.values() if region.mask], ids=lambda region: region.name
-)
-def test_no_region_holds_ignored_pixels(region: object, rng: np.random.Generator) -> None:
-    labels = torch.from_numpy(rng.integers(-1, 3, size=(12, 12)))
-    mask = region.mask(labelled_case(labels, background=0))  # type: ignore[attr-defined]
-    assert mask.dtype == torch.bool
-    assert mask.shape == (1, 12, 12)
-    assert not mask[0, labels < 0].any()
 
 
 def test_regions_of_a_user_join_those_of_the_registry() -> None:

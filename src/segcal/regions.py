@@ -13,18 +13,24 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from segcal.functional.checks import IGNORED
 from segcal.functional.geometry import boundary, foreground
+from segcal.functional.masks import positions, positions_in_box
 from segcal.types import Case, InputError, Labels, Mask
 
 Box = tuple[slice, ...]
 
 PATCH_SIZE = 72
 """Side of the Local patches in the paper."""
+
+WITHOUT_MAJORITY = ""
+"""Name of the region *All* as it is with the majority class as background; no table shows it."""
 
 _MOST_COVERED, _WELL_COVERED = 1 / 4, 1 / 8  # shares of an image
 
@@ -146,6 +152,50 @@ def _own_mask(name: str, function: RegionFunction) -> Callable[[LabelledCase], M
         return found & (labels >= 0)
 
     return mask
+
+
+@dataclass(frozen=True)
+class RegionIndices:
+    """Positions of the pixels of every region and patch of one case, laid flat.
+
+    Attributes:
+        labels: The labels `[*S]` of the case on the CPU, -1 where ignored.
+        regions: Positions of each region's pixels, by its name.
+        boxes: The patches, by their size: that of the Local regions, then further ones.
+        patches: Positions of each patch's pixels that lie in *All*, none of a patch that is left out, by their size.
+    """
+
+    labels: Tensor
+    regions: Mapping[str, Tensor]
+    boxes: Mapping[int, Sequence[Box]]
+    patches: Mapping[int, Sequence[Tensor]]
+
+    @classmethod
+    def of(
+        cls,
+        labelled: LabelledCase,
+        regions: Iterable[Region],
+        boxes: Mapping[int, Sequence[Box]],
+        least: float,
+        majority: int | None,
+    ) -> RegionIndices:
+        """Compute them; a patch of which less than the share `least` lies in *All* is left out like an empty one."""
+        masks = {region.name: region.mask(labelled) for region in regions if region.mask is not None}
+        if majority is not None:
+            masks[WITHOUT_MAJORITY] = foreground(labelled.labels, IGNORED, background=majority, near=labelled.boundary)
+        patches = {size: [_patch(labelled.all[0], box, least) for box in own] for size, own in boxes.items()}
+        return cls(labelled.labels[0], {name: positions(mask) for name, mask in masks.items()}, boxes, patches)
+
+    @property
+    def every(self) -> list[Tensor]:
+        """Positions of the regions, then of the patches of each size."""
+        return [*self.regions.values(), *chain.from_iterable(self.patches.values())]
+
+
+def _patch(inside: Tensor, box: Box, least: float) -> Tensor:
+    """Return the pixels of a patch that lie inside, or none of them if they are too few."""
+    pixels, size = positions_in_box(inside, box), math.prod(side.stop - side.start for side in box)
+    return pixels if len(pixels) >= least * size else pixels[:0]
 
 
 def local_patch_size(shapes: Iterable[Sequence[int]]) -> int:

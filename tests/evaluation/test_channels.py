@@ -21,7 +21,6 @@ from segcal.evaluation.portraits import load_portraits, make_portraits, save_por
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.report import page_content
-from segcal.text import CalibrationWarning
 from segcal.types import Case, InputError
 
 SIZE, NAMES = (12, 14), ["whole", "core", "edge"]
@@ -197,14 +196,6 @@ def test_surfaces_limits_and_functions_of_channels() -> None:
     limits_of_both = [own.limits_frame["value"] for own in found.channels.values() if own.limits_frame is not None]
     assert found.limits_frame is not None
     np.testing.assert_allclose(found.limits_frame["value"], np.mean(limits_of_both, axis=0), rtol=1e-12)
-
-
-def test_cases_that_were_fitted_on_are_recognised_by_their_content() -> None:
-    cases = cases_of(2)
-    ts = segcal.create("ts", 2, activation="sigmoid", ignore_index=9).fit(cases[:2])
-    renamed = [replace(case, name=f"other-{case.name}") for case in cases]
-    with pytest.warns(CalibrationWarning, match="TS was fitted on 2 of these 3 cases"):
-        segcal.evaluate(renamed, {"TS": ts}, num_classes=2, activation="sigmoid", **SETTINGS)
 
 
 def test_saved_and_loaded(several: tuple[Results, list[Results], Any], tmp_path: Path) -> None:

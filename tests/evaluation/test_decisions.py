@@ -289,17 +289,6 @@ def test_rules_of_sigmoid_channels_are_those_of_a_loop_over_pixels(channels: int
     assert torch.equal(rules.keep(shown, "UC"), shown >= limits.float().view(1, -1, 1, 1))
 
 
-def test_the_guarantee_of_channels_holds_on_new_images() -> None:
-    missed = []
-    for seed in range(20):
-        cases = masked_cases(200 + seed, 20, 2)
-        rules = decide(cases[:-1], {"UC": None}, num_classes=2, activation="sigmoid", ignore_index=9, risk=0.2)
-        kept = rules.keep(torch.as_tensor(cases[-1].logits)[None].sigmoid(), "UC")[0].numpy()
-        masks = np.asarray(cases[-1].labels)
-        missed += [1 - kept[c][masks[c] == 1].mean() for c in range(2)]
-    assert 0.1 < np.mean(missed) <= 0.2 + 2 * np.std(missed) / np.sqrt(len(missed))
-
-
 @pytest.mark.parametrize("channels", [1, 2])
 def test_calibrators_of_sigmoid_heads_decide_and_leak_by_content(channels: int, tmp_path: Path) -> None:
     cases = masked_cases(11, 12, channels)
@@ -358,13 +347,6 @@ def test_rules_without_curves_are_not_shown() -> None:
     rules = learned(drawn_cases(9, 4))
     with pytest.raises(InputError, match="must have every coverage, got fewer"):
         decision_tables(replace(rules, curves=rules.curves.iloc[:0]))
-
-
-def test_names_that_look_like_formulas_are_escaped(tmp_path: Path) -> None:
-    rules = learned([replace(case, name=f"=cmd|{case.name}") for case in drawn_cases(9, 4)])
-    rules.save(tmp_path / "rules")
-    assert "'=cmd|" in (tmp_path / "rules" / "volumes.csv").read_text()
-    assert list(Decisions.load(tmp_path / "rules").volumes["case"]) == list(rules.volumes["case"])
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

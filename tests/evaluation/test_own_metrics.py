@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,7 @@ from pandas.testing import assert_frame_equal
 from torch import Tensor
 
 import segcal
-from segcal.evaluation.case_evidence import CaseEvidence
-from segcal.evaluation.measure import Evaluation
-from segcal.functional.catalogue import CALIBRATION, CATALOGUE, METRICS
+from segcal.functional.catalogue import CATALOGUE, METRICS
 from segcal.report import page_content
 from segcal.types import Case, InputError
 from support.scenes import simulated
@@ -110,16 +107,6 @@ def test_other_metrics_stay_the_same() -> None:
     assert_frame_equal(plain.patches(), asked.patches())
     cells = asked.table(reference="UC").cells
     assert {key: cell for key, cell in cells.items() if key[1] in CATALOGUE} == plain.table(reference="UC").cells
-
-
-def test_evidence_with_own_metrics_is_kept_as_bytes() -> None:
-    case = by_hand()
-    evaluation = Evaluation.of(
-        case, {"UC": None}, segcal.Protocol(2, ignore_index=9, patch_size=1), metrics={"ones": mean_of_ones}
-    )
-    evidence = evaluation.measure(case)
-    (own,), (again,) = evidence.methods.values(), CaseEvidence.from_bytes(evidence.to_bytes()).methods.values()
-    assert json.dumps(own.rows) == json.dumps(again.rows)  # as text, since NaN differs from itself
 
 
 def test_tables_and_saved_results(tmp_path: Path) -> None:
@@ -220,9 +207,3 @@ def test_values_that_are_not_finite_numbers_are_refused(function: Callable[..., 
     message = f"metric 'mine' must return a finite number, got {got} for case 'four' in region 'all'; return"
     with pytest.raises(InputError, match=message):
         segcal.evaluate([by_hand()], {"UC": None}, num_classes=2, ignore_index=9, metrics={"mine": function})
-
-
-def test_quality_of_tables_without_own_metrics() -> None:
-    table = segcal.evaluate([by_hand()], {"UC": None}, num_classes=2, ignore_index=9).table()
-    assert all(metric in CATALOGUE and metric not in CALIBRATION for metric in table.quality)
-    assert "without marks" not in str(table)

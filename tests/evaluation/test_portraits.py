@@ -29,8 +29,8 @@ from segcal.evaluation.portraits import (
     load_portraits,
     local_gap,
     local_optimum,
+    make,
     make_portraits,
-    optimum,
     save_portraits,
 )
 from segcal.evaluation.portraits.model import Thinning
@@ -112,13 +112,13 @@ def test_the_gap_is_that_of_a_slow_window(rng: np.random.Generator) -> None:
 def test_the_best_temperature_nearby_is_that_of_a_slow_search(rng: np.random.Generator) -> None:
     logits = torch.from_numpy(rng.normal(scale=2.0, size=(1, 3, 6, 7)))
     labels = torch.from_numpy(rng.integers(-1, 3, (6, 7)))
-    found = local_optimum([(slice(0, 4), logits[:, :, :4]), (slice(4, 6), logits[:, :, 4:])], labels, window=3)
+    found = local_optimum([(slice(0, 4), logits[:, :, :4]), (slice(4, 6), logits[:, :, 4:])], labels)
     assert np.isnan(found[labels.numpy() < 0]).all()
     grid = np.geomspace(0.125, 8, 601)
     nll = np.stack([-torch.log_softmax(logits[0] / t, dim=0).numpy() for t in grid])
     own = np.take_along_axis(nll, np.maximum(labels.numpy(), 0)[None, None], axis=1)[:, 0] * (labels.numpy() >= 0)
     for i, j in np.argwhere(labels.numpy() >= 0):
-        sums = own[:, max(0, i - 1) : i + 2, max(0, j - 1) : j + 2].sum(axis=(1, 2))
+        sums = own[:, max(0, i - 2) : i + 3, max(0, j - 2) : j + 3].sum(axis=(1, 2))
         best = grid[np.argmin(sums)]
         assert found[i, j] == pytest.approx(best, rel=0.06), (i, j)  # between two of the 13 steps
 
@@ -130,24 +130,18 @@ def test_a_window_without_errors_asks_for_the_lowest_temperature() -> None:
         np.testing.assert_allclose(local_optimum([(slice(0, 40), logits)], labels), bound)
 
 
-@pytest.mark.parametrize(
-    ("shape", "window", "strides"), [((11, 6, 7), 5, (3, 2, 1)), ((9, 12), 4, (2, 3)), ((2, 9), 5, (1, 1))]
-)
+@pytest.mark.parametrize(("shape", "strides"), [((11, 6, 7), (3, 2, 1)), ((9, 12), (2, 3)), ((2, 9), (1, 1))])
 def test_pieces_and_thinning_do_not_change_the_best_temperature(
-    shape: tuple[int, ...],
-    window: int,
-    strides: tuple[int, ...],
-    rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, ...], strides: tuple[int, ...], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = torch.from_numpy(rng.normal(scale=3.0, size=(1, 4, *shape)).astype(np.float16))
     labels = torch.from_numpy(rng.integers(-1, 4, shape))
-    whole = local_optimum([(slice(0, shape[0]), logits)], labels, window)
-    monkeypatch.setattr(optimum, "_PIECE", 2 * 13 * math.prod(shape[1:]))  # two rows at a time
+    whole = local_optimum([(slice(0, shape[0]), logits)], labels)
+    monkeypatch.setattr(make, "_PIECE", 2 * 13 * math.prod(shape[1:]))  # two rows at a time
     slabs = [(slice(k, min(k + 5, shape[0])), logits[:, :, k : k + 5]) for k in range(0, shape[0], 5)]
-    np.testing.assert_array_equal(local_optimum(slabs, labels, window), whole)
+    np.testing.assert_array_equal(local_optimum(slabs, labels), whole)
     thinned = Thinning(strides)
-    np.testing.assert_array_equal(local_optimum(slabs, labels, window, thinned), thinned(whole))
+    np.testing.assert_array_equal(local_optimum(slabs, labels, thinned), thinned(whole))
 
 
 @pytest.fixture(scope="module")
@@ -190,13 +184,6 @@ def test_only_methods_that_use_passes_have_a_map_of_disagreement(pooled: Pooled)
     for chosen in (without, {**without, "POOL": alone}):
         results, _ = measured(cases, chosen)
         assert all(portrait.layer("disagreement") is None for portrait in make_portraits(cases, chosen, results))
-
-
-def test_a_map_of_disagreement_survives_the_way_to_disk(pooled: Pooled, tmp_path: Path) -> None:
-    portraits = make_portraits(*pooled)
-    save_portraits(portraits, tmp_path)
-    for one_way, back in zip(portraits, load_portraits(tmp_path), strict=True):
-        np.testing.assert_array_equal(one(back, "disagreement").numbers(), one(one_way, "disagreement").numbers())
 
 
 def test_regions_and_bin_accuracies_are_those_of_the_case() -> None:

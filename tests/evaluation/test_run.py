@@ -64,11 +64,15 @@ def test_frame_is_as_designed(results: Results, dims: int) -> None:
     assert list(frame.region.unique()) == list(REGIONS)
     assert set(frame.metric) == set(METRICS) >= {"ece", "mce", "sce", "ace", "nll", "brier", "accuracy", "miou"}
     assert list(frame.method.unique()) == list(results.methods) == ["UC", "TS"]
+    assert {name: results.settings[name] for name in PROTOCOL} == {**PROTOCOL, "ignore_index": [IGNORED]}
     assert list(frame.case.unique()) == [case.name for case in make_cases(dims)]
     assert len(frame) == 3 * 2 * len(REGIONS) * len(METRICS)
     assert not frame.duplicated(["case", "method", "region", "metric"]).any()
     assert list(results.patches().columns) == ["case", "method", "patch", "origin", "metric", "value", "pixels"]
-    assert len(results.patches()) == 3 * 2 * 4 * len(METRICS)
+    patches = results.patches()
+    assert len(patches) == 3 * 2 * 4 * len(METRICS)
+    by_method = [rows.origin.tolist() for _, rows in patches.groupby("method")]
+    assert by_method[0] == by_method[1]
     assert list(results.pooled().columns) == ["method", "region", "metric", "value", "low", "high", "images", "pixels"]
 
 
@@ -103,8 +107,9 @@ def test_patches_against_the_slow_reference(results: Results, dims: int, method:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_local_is_the_mean_and_the_worst_of_the_patches(results: Results, metric: str) -> None:
+def test_local_is_the_mean_and_the_worst_of_the_patches(results: Results, dims: int, metric: str) -> None:
     patches = results.patches()
+    assert (patches.pixels == 0).any() == (dims == 2), "an empty patch counts in neither"
     for (case, method), rows in patches[patches.metric == metric].groupby(["case", "method"]):
         held = rows[rows.pixels > 0]
         worst = held.value.min() if metric in HIGHER else held.value.max()
@@ -114,11 +119,6 @@ def test_local_is_the_mean_and_the_worst_of_the_patches(results: Results, metric
         most, size = value_of(results.to_frame(), case=case, method=method, metric=metric, region="local-max")
         assert most == worst
         assert size in set(held.pixels[held.value == worst])
-
-
-def test_patches_are_the_same_for_every_method(results: Results) -> None:
-    by_method = [rows.origin.tolist() for _, rows in results.patches().groupby("method")]
-    assert by_method[0] == by_method[1]
 
 
 def test_patches_depend_on_the_name_and_the_seed_alone(results: Results, dims: int) -> None:
@@ -245,18 +245,7 @@ def test_curves_against_a_loop_over_pixels(dims: int, form: str) -> None:
     cases = make_cases(dims)
     settings = {**PROTOCOL, "bins": 4, "form": form, "class_names": ["sky", "road", "car"]}
     curves = evaluate(cases, methods(), regions=("all", "boundary"), **settings).curves()
-    assert list(curves)[:9] == [
-        "method",
-        "region",
-        "label",
-        "bin",
-        "low_edge",
-        "high_edge",
-        "count",
-        "hit",
-        "confidence",
-    ]
-    assert list(curves)[9:] == ["low", "high"]
+    assert " ".join(curves) == "method region label bin low_edge high_edge count hit confidence low high"
     assert len(curves) == 2 * 2 * (1 + 3) * 4
     expected: dict[tuple[str, str, str, int], list[float]] = {}
     for method, temperature in METHODS.items():
@@ -336,21 +325,6 @@ def test_marginal_slabs_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None
     assert_frame_equal(evaluate(make_cases(), methods(), **PROTOCOL, form="marginal").to_frame(), whole.to_frame())
 
 
-def test_a_generator_is_gone_through_once(results: Results, dims: int) -> None:
-    found = evaluate((case for case in make_cases(dims)), methods(), **PROTOCOL)
-    assert_frame_equal(found.to_frame(), results.to_frame())
-
-
-def test_several_ignored_labels() -> None:
-    cases = make_cases()
-    other = [replace(case, labels=np.where(np.asarray(case.labels) == IGNORED, 200, case.labels)) for case in cases]
-    mixed = [cases[0], *other[1:]]
-    settings = {**PROTOCOL, "ignore_index": (IGNORED, 200)}
-    assert_frame_equal(
-        evaluate(mixed, {"UC": None}, **settings).to_frame(), evaluate(cases, {"UC": None}, **PROTOCOL).to_frame()
-    )
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # regions without pixels, and regions of one's own
 
@@ -388,21 +362,6 @@ def test_empty_regions_are_left_out_and_counted() -> None:
     )
     alone = evaluate(usual, methods(), regions=chosen, **PROTOCOL)
     assert found.table().cells == alone.table().cells
-
-
-def test_some_patches_of_an_image_are_empty() -> None:
-    """Only the ones that hold pixels count, in the mean as in the worst."""
-    case = make_cases(count=1)[0]
-    labels = np.zeros(SIZES[2], np.uint8)
-    labels[-4:, -4:] = 1
-    found = evaluate([replace(case, labels=labels)], {"UC": None}, **{**PROTOCOL, "patches": 12})
-    patches = found.patches()[found.patches().metric == "ece"]
-    held = patches[patches.pixels > 0]
-    assert 0 < len(held) < 12
-    assert patches[patches.pixels == 0].value.isna().all()
-    assert found.skipped()["patches"] == 12 - len(held)
-    assert value_of(found.to_frame(), region="local-avg", metric="ece")[0] == pytest.approx(held.value.mean())
-    assert value_of(found.to_frame(), region="local-max", metric="ece")[0] == held.value.max()
 
 
 def left_half(case: Case, labels: torch.Tensor) -> torch.Tensor:
@@ -468,7 +427,7 @@ def test_a_copy_is_recognised_by_its_content_and_a_number_is_not_a_copy() -> Non
     )
 
 
-@pytest.mark.parametrize("method", ["lts", "auto", "isotonic", "cts", "vector", "cmsap"])
+@pytest.mark.parametrize("method", ["lts", "auto", "vector"])
 def test_every_fit_notes_the_content_of_its_cases(method: str, tmp_path: Path) -> None:
     cases = make_cases()
     options = {"epochs": 1} if method == "lts" else {}
@@ -483,20 +442,11 @@ def test_every_fit_notes_the_content_of_its_cases(method: str, tmp_path: Path) -
     assert segcal.load(tmp_path / "saved").fit_report_ == calibrator.fit_report_
 
 
-def test_one_logit_heads_are_recognised() -> None:
-    cases = [replace(case, logits=case.logits[:1], labels=np.where(case.labels == 1, 1, 0)) for case in make_cases()]
-    calibrator = segcal.create("ts", 1).fit(cases)
-    assert calibrator.fit_report_.fingerprints == tuple(fingerprint(case.logits, case.labels) for case in cases)
-
-
 @pytest.mark.parametrize(
     ("images", "groups", "told"),
     [
-        (1, [None], ["1 image gives no 95 % interval; measure 10 or more"]),
         (9, [None], ["95 % intervals from 9 images are too short; measure 10 or more"]),
         (10, [None], []),
-        (12, ["a", "b"], ["95 % intervals from 2 groups are too short; measure 10 or more"]),
-        (12, ["a"], ["1 group gives no 95 % interval; measure 10 or more"]),
         (12, ["a", "a", None], ["95 % intervals from 5 groups are too short; measure 10 or more"]),
     ],
 )
@@ -517,9 +467,6 @@ def test_probabilities_given_as_logits_are_warned_of_once() -> None:
         found = evaluate(cases[2:], {"UC": None, "TS": calibrator}, **PROTOCOL)
     assert (len(caught), caught[0].filename) == (1, __file__)
     assert str(caught[0].message) in found.settings["warnings"]
-    suite = CalibrationSuite(num_classes=3, ignore_index=IGNORED)
-    with pytest.raises(InputError, match="look like probabilities"):
-        suite.update(torch.as_tensor(cases[0].logits)[None], torch.as_tensor(cases[0].labels)[None])
 
 
 def test_a_used_iterator_is_named() -> None:
@@ -579,12 +526,6 @@ def test_the_baseline_is_the_scores_as_they_are() -> None:
         assert segcal.evaluate(make_cases(count=1), compared, **PROTOCOL).baseline == expected
 
 
-def test_settings_are_kept(results: Results) -> None:
-    kept = results.settings
-    assert {name: kept[name] for name in PROTOCOL} == {**PROTOCOL, "ignore_index": [IGNORED]}
-    assert kept["segcal"] == segcal.__version__
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -615,21 +556,12 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
         evaluate(**arguments)
 
 
-def with_nan(case: Case) -> Case:
-    logits = np.array(case.logits)
-    logits[0, -1, -1] = np.nan
-    return replace(case, logits=logits)
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda case: replace(case, name="scene-000"), "case names must be unique, got 'scene-000' twice"),
         (lambda case: replace(case, labels=None), "case 'scene-001' has none"),
-        (lambda case: replace(case, labels=np.asarray(case.labels)[1:]), "labels must have shape .* 'scene-001'"),
         (lambda case: replace(case, labels=np.asarray(case.labels) + 2), "labels must be in 0..2 .* 'scene-001'"),
-        (lambda case: replace(case, logits=np.asarray(case.logits)[:2]), "num_classes=3.* 'scene-001'"),
-        (with_nan, "logits must be finite,.* got nan .* 'scene-001'"),
     ],
 )
 def test_bad_cases_are_refused_by_name(spoil: Any, message: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 import segcal
 from segcal.evaluation.results import Results
-from segcal.evaluation.saved import TABLES
+from segcal.evaluation.saved import TABLES, check_settings
 from segcal.files.guards import list_files
 from segcal.report.sections.fits import choices, influences
 from segcal.report.sections.further import surfaces
@@ -143,25 +145,22 @@ def keys_in(kept: Path) -> list[str]:
     return [*settings, *inner, *(f"fits.TS.{name}" for name in settings["fits"]["TS"])]
 
 
-def test_no_wrong_type_of_a_setting_is_a_traceback(kept: Path, tmp_path: Path) -> None:
+def test_no_wrong_type_of_a_setting_is_a_traceback(kept: Path) -> None:
     """Each setting is replaced by values of other types: refused in one sentence, or usable for page and table."""
-    folder = copied(kept, tmp_path)
-    whole, sentences = (folder / "segcal.json").read_text(), list[str]()
+    whole, results, sentences = json.loads((kept / "segcal.json").read_text()), Results.load(kept), list[str]()
     for key in keys_in(kept):
         for wrong in WRONG:
-            content = json.loads(whole)
+            place = settings = copy.deepcopy(whole["results"])
             *path, last = key.split(".")
-            place = content["results"]
             for name in path:
                 place = place.setdefault(name, {})
             place[last] = wrong
-            (folder / "segcal.json").write_text(json.dumps(content))
             try:
-                results = Results.load(folder)
+                check_settings(settings, kept)
             except InputError as error:
                 sentences.append(str(error))
             else:
-                use(results)
+                use(replace(results, settings=settings))
     assert len(sentences) > 400, len(sentences)
     assert all("\n" not in sentence and len(sentence) < 1000 for sentence in sentences)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from segcal.evidence import Histogram
-from segcal.evidence.histograms import _on_grid, add_cells, ece_by_bins, empty_cells, smooth_ece, take_cells
+from segcal.evidence.readings import _on_grid, ece_by_bins, smooth_ece
+from segcal.evidence.statistic import add_cells, empty_cells, take_cells
 from segcal.functional import counting
-from segcal.kernels.constants import CELLS
 
 
 def cells_of(confidence: np.ndarray, right: np.ndarray) -> Histogram:
@@ -38,16 +38,6 @@ def test_ece_of_any_number_of_bins(rng: np.random.Generator) -> None:
         where = np.ceil(confidence * bins).astype(int)
         exact = sum(abs((right - confidence)[where == k].sum()) for k in range(1, bins + 1)) / 3000
         assert value == pytest.approx(exact, abs=2e-3)
-
-
-def test_ece_of_ten_bins_is_that_of_the_suite(rng: np.random.Generator) -> None:
-    """Where no edge cuts a cell with pixels on both sides, it is the same to the last digits."""
-    confidence, right = draw(rng, 2000, 1.5)
-    confidence = np.round(confidence * 8 - 0.01) / 8 + 1 / 32  # far from every tenth
-    confidence = np.clip(confidence, 0, 1)
-    (value,) = ece_by_bins(cells_of(confidence, right), [10])
-    where = np.ceil(confidence * 10).astype(int)
-    assert value == pytest.approx(sum(abs((right - confidence)[where == k].sum()) for k in range(11)) / 2000, rel=1e-9)
 
 
 def reflected_kernel(t: np.ndarray, place: np.ndarray, width: float) -> np.ndarray:
@@ -84,24 +74,9 @@ def test_smooth_ece_by_hand() -> None:
     assert smooth_ece(cells_of(np.full(100, 0.5), np.arange(100) < 50)) == pytest.approx(0, abs=1e-6)
 
 
-def test_smooth_ece_of_a_calibrated_network_falls_with_pixels(rng: np.random.Generator) -> None:
-    few, many = (smooth_ece(cells_of(*draw(rng, pixels, 1.0))) for pixels in (500, 200_000))
-    assert many < 0.01 < few < 0.15
-    assert smooth_ece(cells_of(*draw(rng, 200_000, 3.0))) > 10 * many
-
-
 def test_no_pixels_no_value() -> None:
     assert math.isnan(smooth_ece(empty_cells(2)))
     assert np.isnan(ece_by_bins(empty_cells(2), [5, 10])).all()
-
-
-def test_errors_of_opposite_sign_cancel_only_inside_a_bin() -> None:
-    """Four pixels at 0.25, all right, and four at 0.75, all wrong: one bin sees nothing, two see 0.75."""
-    count, hit, total = (torch.zeros(1, CELLS, dtype=torch.float64) for _ in range(3))
-    for cell, confidence, right in ((100, 0.25, 4), (200, 0.75, 0)):
-        count[0, cell], hit[0, cell], total[0, cell] = 4, right, 4 * confidence
-    found = ece_by_bins(Histogram(count.long(), hit.long(), total), [1, 2, 3])
-    np.testing.assert_allclose(found, [0.0, 0.75, 0.75], atol=1e-12)
 
 
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.5, 1.0])

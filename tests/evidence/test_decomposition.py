@@ -47,25 +47,6 @@ def test_debiased_errors_against_loops(bins: list[tuple[int, int, float]]) -> No
     assert float(debiased_rms(histogram(bins))) ** 2 == pytest.approx(max(squared, 0.0), abs=1e-12)
 
 
-@given(TABLES)
-def test_debiasing_never_adds(bins: list[tuple[int, int, float]]) -> None:
-    table = histogram(bins)
-    assert float(debiased_ece(table)) <= float(readings.ece(table)) + 1e-12
-
-
-def test_debiased_squares_are_unbiased_to_the_last_digit() -> None:
-    """The mean over all outcomes of 6 pixels of probability p, each with its chance, is the true squared gap."""
-    n, p, confidence = 6, 0.3, 0.45
-    mean = 0.0
-    for hit in range(n + 1):
-        chance = math.comb(n, hit) * p**hit * (1 - p) ** (n - hit)
-        share = hit / n
-        mean += chance * ((share - confidence) ** 2 - share * (1 - share) / (n - 1))
-    assert mean == pytest.approx((p - confidence) ** 2)
-    table = histogram([(n, 6, n * confidence)])
-    assert float(debiased_rms(table)) == pytest.approx(0.55)
-
-
 def simulate(random: np.random.Generator, shift: float, many: int = 400, n: int = 200) -> Histogram:
     """Ten bins of `n` pixels with accuracies `shift` below their confidence, drawn `many` times."""
     confidence = np.tile(np.linspace(0.5, 0.9, 10), (many, 1, 1))
@@ -150,14 +131,6 @@ def test_calibration_is_at_most_the_calibration_loss_of_all_probabilities(rng: n
 def test_certain_and_wrong_stays_finite() -> None:
     found = further_readings(evidence_of(np.array([[1e4, 1e4], [0.0, 0.0]]), np.array([0, 1])))
     assert all(math.isfinite(value) for value in found.values())
-
-
-def test_a_region_without_pixels_is_unknown() -> None:
-    empty = Evidence.of(
-        describe(torch.zeros(2, 1), torch.zeros(1, dtype=torch.int64)), [torch.empty(0, dtype=torch.int64)],
-        num_classes=2,
-    )  # fmt: skip
-    assert all(math.isnan(value) for value in further_readings(empty).values())
 
 
 def test_regions_in_several_axes_are_read_one_by_one(rng: np.random.Generator) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import segcal
@@ -100,6 +100,7 @@ def test_the_suite_agrees() -> None:
         )
 
 
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), raters=st.integers(1, 5), classes=st.integers(2, 4))
 def test_soft_labels_are_the_pool_of_all_raters(seed: int, raters: int, classes: int) -> None:
     """The shares of K raters give what K copies of the image give, each with the labels of one rater."""

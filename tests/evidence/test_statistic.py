@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from segcal.evidence import Evidence, Form, Histogram, Pixels, PixelStore, describe, read, readings
-from segcal.evidence.histograms import CELLS, _edge_cells, empty_cells, equal_mass_bins, equal_mass_error
-from segcal.evidence.statistic import count_class_cells
+from segcal.evidence.readings import equal_mass_error
+from segcal.evidence.statistic import count_class_cells, edge_cells, empty_cells, equal_mass_bins
 from segcal.functional import counting
 from segcal.functional.catalogue import METRICS
+from segcal.kernels.constants import CELLS
 from support import references
 
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -170,31 +171,6 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below(classes: int, cell: in
 def test_probability_zero_belongs_to_the_first_bin() -> None:
     found = measure(SCENES["certain"], form="marginal")
     assert found.static.pixels[0].tolist() == [[1, *[0] * 8, 1]] * 2
-
-
-@pytest.mark.parametrize("form", FORMS)
-@given(seed=st.integers(0, 10**6))
-def test_the_order_of_pixels_does_not_matter(form: Form, seed: int) -> None:
-    logits, labels = random_scene(4, 50, seed)
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(50))
-    one, other = measure((logits, labels), form=form), measure((logits[:, order], labels[order]), form=form)
-    for a, b in zip(read(one, form=form).values(), read(other, form=form).values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-14)
-
-
-@given(seed=st.integers(0, 10**6), cut=st.integers(0, 50))
-def test_the_evidence_of_parts_adds_up(seed: int, cut: int) -> None:
-    logits, labels = random_scene(4, 50, seed)
-    pixels = describe(logits, labels)
-    edges = counting.percentile_edges(pixels.confidence, torch.arange(50), 10)
-
-    def evidence(index: Tensor) -> list[Tensor]:
-        found = Evidence.of(pixels, [index], num_classes=4, mass_edges=edges)
-        return [*found.top, *found.adaptive(), found.support, found.sums]
-
-    parts = zip(evidence(torch.arange(cut)), evidence(torch.arange(cut, 50)), strict=True)
-    for whole, (one, other) in zip(evidence(torch.arange(50)), parts, strict=True):
-        torch.testing.assert_close(one + other, whole, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -371,45 +347,7 @@ def test_edge_cells_hold_the_pixels_of_the_percentiles(rng: np.random.Generator,
         cells = np.sort(rng.integers(0, CELLS, n))
         counts = torch.from_numpy(np.bincount(cells, minlength=CELLS))[None]
         expected = [cells[(n - 1) * k // bins] for k in range(1, bins)]
-        assert _edge_cells(counts, bins, nudge=1e-9).tolist() == [expected]
-
-
-def test_the_median_of_two_pixels_falls_into_the_cell_of_the_first() -> None:
-    counts = torch.zeros(1, CELLS, dtype=torch.int64)
-    counts[0, [5, 9]] = 1
-    assert _edge_cells(counts, 2).tolist() == [[5]]
-
-
-@pytest.mark.parametrize("part", [7, 1000])
-def test_a_batch_is_measured_pixel_by_pixel(
-    rng: np.random.Generator, part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plain form of what a GPU does in one kernel, against loops; images are read in parts of 7 pixels, too."""
-    monkeypatch.setattr(counting, "_PART", part)
-    classes, bins, space = 3, 5, (5, 4)
-    logits, labels = rng.normal(scale=3, size=(2, classes, *space)), rng.integers(-1, classes, (2, *space))
-    masks = rng.random((2, 2, *space)) < 0.6
-    cells = [torch.zeros(2, classes, CELLS, dtype=dtype) for dtype in (torch.int64, torch.int64, torch.float64)]
-    edges = torch.from_numpy(references.equal_edges(bins))
-    tensors = (torch.from_numpy(array) for array in (logits, labels, masks))
-    count, hit, total, support, sums = counting.measure_batch(*tensors, edges, *cells)
-    for g, mask in enumerate(masks):
-        kept = np.where(mask, labels, -1)
-        z, y = references.flat(logits, kept)
-        z, y = z[:, y >= 0], y[y >= 0]
-        _, predicted, confidence = references.confidences(z)
-        found = references.fill(confidence, predicted == y, predicted, references.equal_edges(bins))
-        for c, b in np.ndindex(classes, bins):
-            members = found.get((c, b), [])
-            assert (count[g, c, b].item(), hit[g, c, b].item()) == (len(members), sum(right for _, right in members))
-            assert total[g, c, b].item() == pytest.approx(sum(value for value, _ in members))
-        assert support[g].tolist() == np.bincount(y, minlength=classes).tolist()
-        expected = references.readings(z, y)
-        means = [expected[name] * len(y) for name in ("nll", "brier", "entropy")]
-        assert sums[g].tolist() == pytest.approx(means)
-        assert [table[g].sum(dim=-1).tolist() for table in cells[:2]] == [
-            t[g].sum(dim=-1).tolist() for t in (count, hit)
-        ]
+        assert edge_cells(counts, bins, nudge=1e-9).tolist() == [expected]
 
 
 def test_reliability_curves_of_several_regions_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""The streaming suite: against loops, in parts, merged, on 50 million pixels, in two processes."""
+"""The streaming suite: against loops, in parts, merged, on 17 million pixels, in two processes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
 from segcal import CalibrationSuite
 from segcal.evidence import Evidence, Form
 from segcal.functional.catalogue import METRICS
-from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.types import Activation, InputError
 from support import references
 from support.distributed_worker import everything, run, scenario_batches, scenario_suite, uniform_updates
@@ -92,21 +89,6 @@ def test_pooled_and_single_images_agree_with_loops(
         assert_same({name: values[k] for name, values in images.items()}, wanted)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("winners", [1, 2, 5, 10])
-def test_confidences_on_edges_agree_with_loops(winners: int, form: Form) -> None:
-    """k of ten classes are tied and the rest is impossible: probabilities are exactly 1/k and 0."""
-    rng = np.random.default_rng(winners)
-    logits = torch.full((1, 10, 40), -1e4)
-    for pixel in range(40):
-        logits[0, rng.choice(10, winners, replace=False), pixel] = 1e4
-    labels = torch.from_numpy(rng.integers(0, 10, (1, 40)))
-    suite = shown(logits, labels, form=form, per_image=True)
-    wanted = expected(logits, labels, form=form)
-    assert_same(suite.compute()["all"], wanted)  # every pixel of a cell has the same confidence: ACE is exact too
-    assert_same({name: values[0] for name, values in suite.compute_images()["all"].items()}, wanted)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_huge_logits_stay_finite(dtype: torch.dtype) -> None:
     logits = torch.tensor([[[1e4, -1e4, 1e4, 0], [-1e4, 1e4, 1e4, 0]]], dtype=dtype)
@@ -163,28 +145,6 @@ def test_a_suite_that_saw_nothing_warns_and_says_nan() -> None:
     assert found["pixels"] == 0
 
 
-def test_a_suite_by_hand() -> None:
-    """Confidence 1/2 and right, 3/4 and wrong; a third pixel is ignored."""
-    logits = torch.tensor([[[0.0, 0.0, 9.0], [0.0, np.log(3), 0.0]]], dtype=torch.float64)
-    suite = shown(logits, torch.tensor([[0, 0, 255]]))
-    found, curve = suite.compute()["all"], suite.compute_curves()["all"]
-    assert found["ece"].item() == pytest.approx((1 / 2 + 3 / 4) / 2)
-    assert found["mce"].item() == pytest.approx(3 / 4)
-    assert found["accuracy"].item() == 1 / 2
-    assert curve["pixels"].nonzero().flatten().tolist() == [4, 7]
-    assert curve["accuracy"][[4, 7]].tolist() == [1, 0]
-    assert curve["confidence"][[4, 7]].tolist() == pytest.approx([1 / 2, 3 / 4])
-
-
-@settings(max_examples=15)
-@given(seed=st.integers(0, 10**6), bins=st.integers(2, 20), spread=st.sampled_from([0.3, 2.0, 10.0]))
-def test_the_error_of_pooled_ace_is_within_its_bound(seed: int, bins: int, spread: float) -> None:
-    logits, labels = batch(seed, spread=spread, space=(100,))
-    suite = shown(logits, labels, bins=bins)
-    error = abs(suite.compute()["all"]["ace"].item() - expected(logits, labels, bins=bins)["ace"])
-    assert error <= suite.ace_error_bound()["all"] + 1e-12
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # in parts and together
 
@@ -236,14 +196,6 @@ def test_forward_gives_the_batch_and_keeps_the_whole() -> None:
     assert_close(everything(suite), everything(whole))
 
 
-def test_reset_forgets_everything() -> None:
-    suite = shown(*batch(1), per_image=True)
-    suite.compute()
-    suite.reset()
-    suite.update(*batch(2))
-    assert_close(everything(suite), everything(shown(*batch(2), per_image=True)), tolerance=0)
-
-
 def test_computing_twice_and_between_updates_changes_nothing() -> None:
     suite = shown(*batch(1), per_image=True)
     everything(suite)
@@ -258,9 +210,8 @@ def state_bytes(suite: CalibrationSuite) -> int:
     return sum(t.untyped_storage().nbytes() for s in states for t in (s if isinstance(s, list) else [s]))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_memory_stays_constant(form: Form) -> None:
-    suite = shown(*batch(), form=form)
+def test_memory_stays_constant() -> None:
+    suite = shown(*batch())
     before = state_bytes(suite)
     for seed in range(5):
         suite.update(*batch(seed, space=(20, 20)))
@@ -316,7 +267,7 @@ def test_a_cast_of_the_model_does_not_touch_the_sums(cast: Callable[[nn.Module],
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# 50 million pixels and several processes
+# many pixels and several processes
 
 CONFIDENCE = 1 / (1 + np.exp(-1.0))
 
@@ -331,8 +282,8 @@ def assert_uniform(found: dict[str, Tensor], pixels: int) -> None:
     assert found["nll"].item() == pytest.approx(0.25 - np.log(CONFIDENCE), rel=1e-12)
 
 
-@pytest.mark.parametrize(("updates", "pixels"), [(1, 50_000_000), (1000, 20_000)])
-def test_50_million_pixels_in_one_bin(set_threads: Callable[[int], None], updates: int, pixels: int) -> None:
+@pytest.mark.parametrize(("updates", "pixels"), [(1, 17_000_000), (100, 170_000)])
+def test_more_pixels_than_float32_counts(set_threads: Callable[[int], None], updates: int, pixels: int) -> None:
     set_threads(1)  # many small updates are slow on a busy machine when threads wait for each other
     total = updates * pixels
     assert total > 2**24  # where a float32 counter stops
@@ -348,7 +299,7 @@ def test_50_million_pixels_in_one_bin(set_threads: Callable[[int], None], update
 def test_two_processes_are_one(tmp_path: Path) -> None:
     """An even share, an uneven share, and a process that sees no image at all."""
     scenarios = {f"{form} {images}": (form, images) for form in FORMS for images in (4, 3, 1)}
-    torch.multiprocessing.spawn(run, (2, str(tmp_path), scenarios, (1000, 20_000)), nprocs=2)
+    torch.multiprocessing.spawn(run, (2, str(tmp_path), scenarios, (100, 170_000)), nprocs=2)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name, (form, images) in scenarios.items():
         assert all(part[name].pop("kept its own") for part in found)
@@ -359,7 +310,7 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
         for part in found:
             assert_close(part[name], everything(whole))
     for part in found:
-        assert_uniform(part["uniform"]["pooled"]["all"], 20_000_000)
+        assert_uniform(part["uniform"]["pooled"]["all"], 17_000_000)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -404,9 +355,6 @@ def test_a_wrong_update_is_refused_and_leaves_no_trace(arguments: tuple[Any, ...
 def test_a_wrong_suite_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         CalibrationSuite(**options)
-
-
-def test_images_are_given_only_if_they_were_kept() -> None:
     with pytest.raises(InputError, match="per_image=True"):
         shown(LOGITS, LABELS).compute_images()
 
@@ -519,18 +467,6 @@ def test_several_channels_are_a_loop_and_their_mean(options: dict[str, Any]) -> 
     assert int(suite.top_pixels.sum()) == 0
 
 
-def test_the_value_of_a_step_is_that_of_its_batch() -> None:
-    suite = CalibrationSuite(2, 9, activation="sigmoid")
-    first, second = sigmoid_batch(2, 0), sigmoid_batch(2, 1)
-    for logits, masks in (first, second):
-        step = CalibrationSuite(2, 9, activation="sigmoid")
-        step.update(logits, masks)
-        assert_same(suite(logits, masks)["all"], step.compute()["all"])
-    whole = CalibrationSuite(2, 9, activation="sigmoid")
-    whole.update(*(torch.cat(parts) for parts in zip(first, second, strict=True)))
-    assert_same(suite.compute()["all"], whole.compute()["all"])
-
-
 def test_channels_are_the_same_in_a_pass_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     checked, unchecked = (CalibrationSuite(3, 9, activation="sigmoid") for _ in range(2))
     for suite in (checked, unchecked):
@@ -543,17 +479,6 @@ def test_channels_are_the_same_in_a_pass_that_does_not_wait(monkeypatch: pytest.
     unchecked.update(logits, masks.clamp(max=2))
     with pytest.raises(InputError, match=r"labels must be in 0..1 or ignore_index=9, got one"):
         unchecked.compute()
-
-
-def test_impossible_channels_have_the_probability_of_zero() -> None:
-    """Minus infinity in one channel, or in all, says that it is absent; the other channels are not touched."""
-    logits, masks = sigmoid_batch(2)
-    logits[0, :, 0] = -torch.inf
-    finite = logits.clamp(min=SMALLEST_LOG_PROBABILITY)
-    suites = [CalibrationSuite(2, 9, activation="sigmoid") for _ in range(2)]
-    for suite, scores in zip(suites, (logits, finite), strict=True):
-        suite.update(scores, masks)
-    assert_close(suites[0].compute(), suites[1].compute())
 
 
 def test_sigmoid_channels_need_masks() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.evidence import Histogram
-from segcal.evidence.histograms import empty_cells
+from segcal.evidence.statistic import empty_cells
 from segcal.functional import counting
 from segcal.functional.selective import (
     Blocks,

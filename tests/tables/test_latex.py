@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.tables import latex_table
-from segcal.tables.latex import latex_text
+from segcal.tables.markup import latex_text
 from support.paper_tables import REGIONS, build
 
 HOSTILE = '\\input{x} 50%_#1 & {a}$^~<|>"\u00fc \u00df \u03b1\u2019 \\\\[2pt] }'

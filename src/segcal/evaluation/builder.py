@@ -13,14 +13,14 @@ import pandas as pd
 import torch
 
 from segcal.calibrators import Calibrator
-from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
-from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.measure import CaseEvidence, Evaluation, Key, MethodEvidence
 from segcal.evaluation.methods import ExclusiveHead, different_backgrounds, leaks, shared_cases
 from segcal.evaluation.protocol import background_note, majority_class
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES
 from segcal.evidence import Evidence, Histogram
-from segcal.evidence.histograms import add_cells, ece_by_bins, empty_cells
+from segcal.evidence.readings import ece_by_bins
+from segcal.evidence.statistic import add_cells, empty_cells
 from segcal.functional.checks import ignored_labels
 from segcal.statistics import Drawing, bootstrap_doubts
 from segcal.tables.numbers import number
@@ -53,9 +53,7 @@ class ResultsBuilder:
         if case.name in self.cases:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
         for key, own in case.methods.items():
-            for marginal, cells in ((False, own.cells), (True, own.class_cells)):
-                if cells is None:
-                    continue
+            for marginal, cells in zip((False, True), own.cells, strict=False):
                 if (key, marginal) not in self._cells:
                     classes = self.evaluation.heads[0].protocol.num_classes
                     self._cells[key, marginal] = empty_cells(len(own.vectors), classes)
@@ -100,10 +98,7 @@ class ResultsBuilder:
         if (background := self._unnamed_background(about["baseline"])) is not None:
             about["unnamed_background"], note = background
             about["warnings"].append(note)
-        results = self._joined(about)
-        if not evaluation.protocol.floor:
-            return results
-        return _with_floor(results, self._joined({"warnings": []}, redrawn=True))
+        return self._joined(about)
 
     def _fits(self, content: Mapping[str, str]) -> dict[str, Any]:
         """Return the fit report of each calibrator, as JSON can hold it, and how it treats the cases measured."""
@@ -147,25 +142,26 @@ class ResultsBuilder:
         for case in self.cases.values():
             yield from (own for key, own in case.methods.items() if key.method == method and not key.redrawn)
 
-    def _joined(self, about: Mapping[str, Any], *, redrawn: bool = False) -> Results:
+    def _joined(self, about: Mapping[str, Any]) -> Results:
         """Return the results of the one head, or the mean over several channels with the results of each."""
-        tables = [_HeadTables(self, head, redrawn) for head in self.evaluation.heads]
+        tables = [_HeadTables(self, head) for head in self.evaluation.heads]
         names = [own.head.name for own in tables if own.head.channels]
         each = [own.results({**about, "channels": names}) for own in tables]
         if len(each) == 1:
             return each[0]
         channels = {}
         for k, (name, own) in enumerate(zip(names, each, strict=True)):
-            settings = {**own.settings, "channels": []}
-            if "fits" in about:
-                fits = {
-                    method: {**fit, "details": fit["details"].get(f"channel {k}", {})}
-                    for method, fit in about["fits"].items()
-                }
-                settings["fits"] = fits
-            channels[name] = replace(own, settings=settings)
+            details = {method: fit["details"].get(f"channel {k}", {}) for method, fit in about["fits"].items()}
+            fits = {method: {**fit, "details": details[method]} for method, fit in about["fits"].items()}
+            channels[name] = replace(own, settings={**own.settings, "channels": [], "fits": fits})
         whole = {"num_classes": len(names), "activation": self.evaluation.protocol.activation, "class_names": names}
-        return _mean_over_channels(channels, tables, {**each[0].settings, **whole})
+        mean = _mean_over_channels(channels, tables, {**each[0].settings, **whole})
+        floors = {name: own.redrawn for name, own in channels.items() if own.redrawn is not None}
+        if not floors:
+            return replace(mean, channels=channels)
+        settings = {**floors[names[0]].settings, **whole}
+        redrawn = _mean_over_channels(floors, [replace(own, redrawn=True) for own in tables], settings)
+        return replace(mean, channels=channels, redrawn=redrawn)
 
 
 @dataclass(frozen=True)
@@ -208,7 +204,10 @@ class _HeadTables:
             settings["surface_unit"] = " or ".join(dict.fromkeys(case.unit for case in cases.values()))
         measured = {"size_frame": bool(rows["size_frame"]), "surface_frame": protocol.surfaces}
         frames = {name: TABLES[name].frame(own) for name, own in rows.items() if measured.get(name, True)}
-        return Results(settings=settings, redrawn=None, channels={}, **frames)
+        redrawn = None
+        if protocol.floor:
+            redrawn = replace(self, redrawn=True).results({"warnings": [], "channels": []})
+        return Results(settings=settings, redrawn=redrawn, channels={}, **frames)
 
     def _background_name(self) -> str:
         """Return the class that no surface table has; "" for none."""
@@ -272,7 +271,7 @@ def _mean_over_channels(
     Args:
         channels: Results of each channel, by name, with two classes of which the second is the channel.
         tables: Tables they were made of, for the intervals of the means.
-        settings: Settings of the whole.
+        settings: Settings of the mean.
     """
     names, whole = list(channels), list(channels.values())
     first, drawing = tables[0], tables[0].drawing
@@ -298,7 +297,7 @@ def _mean_over_channels(
         volume_frame=pd.concat(volumes, ignore_index=True),
         surface_frame=pd.concat(surfaces, ignore_index=True) if surfaces else None,
         settings=settings,
-        channels=channels,
+        redrawn=None,
     )
 
 
@@ -314,10 +313,3 @@ def _side_by_side(channels: Sequence[Histogram]) -> Histogram:
     """Return the histograms of all pixels of each channel `[cases, C, R]`, in place of those of predicted classes."""
     fields = ([field.sum(dim=-2) for field in own] for own in zip(*channels, strict=True))
     return Histogram(*(torch.stack(parts, dim=-2) for parts in fields))
-
-
-def _with_floor(results: Results, redrawn: Results) -> Results:
-    """Return results with those of the labels drawn at random, also in each channel."""
-    channels = {name: replace(own, redrawn=redrawn.channels[name]) for name, own in results.channels.items()}
-    mean = replace(redrawn, settings={**redrawn.settings, "channels": []}, channels={})
-    return replace(results, redrawn=mean, channels=channels)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +21,6 @@ from segcal.cases import as_collection
 from segcal.engines.run import write_result
 from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.measure import Evaluation
-from segcal.evaluation.memory import memory_growth
 from segcal.evaluation.methods import UNCALIBRATED, heads_of, stream_for
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
@@ -35,6 +37,7 @@ PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
 
 _TAKEN = ("floor", "portraits", "channels")  # folders beside those of the calibrators
+_PROCESS, _RESET_PEAK = Path("/proc/self"), "5"
 _FAILURES = (InputError, ArithmeticError, MemoryError, RuntimeError, np.linalg.LinAlgError)
 """Failures of one method that data, numerics or the machine can cause; programming errors are not caught."""
 
@@ -61,17 +64,20 @@ class Comparison:
     Attributes:
         results: Results of the uncalibrated scores (UC) and of every method that could be fitted.
         fits: Outcome of each fit, failures included.
-        changed: Share of the pixels in *All* whose predicted label each method changed.
     """
 
     results: Results
     fits: Mapping[str, Fit]
-    changed: Mapping[str, float]
 
     @property
     def calibrators(self) -> dict[str, Calibrator]:
         """The fitted calibrators."""
         return _fitted(self.fits)
+
+    @property
+    def changed(self) -> dict[str, float]:
+        """Share of the pixels in *All* whose predicted label each method changed."""
+        return {name: self.results.settings["fits"][name]["changed"] for name in self.calibrators}
 
     def to_frame(self) -> pd.DataFrame:
         """Return the costs of each method and its effect on the labels, one row per method.
@@ -216,8 +222,7 @@ def compared(fits: Mapping[str, Fit]) -> dict[str, Calibrator | None]:
 
 def comparison_of(fits: Mapping[str, Fit], builder: ResultsBuilder, cases: Iterable[Case]) -> Comparison:
     """Return the comparison of what was measured on the cases."""
-    results = with_limits(builder.results(), cases, builder.evaluation.protocol)
-    return Comparison(results, fits, {name: builder.changed(name) for name in _fitted(fits)})
+    return Comparison(with_limits(builder.results(), cases, builder.evaluation.protocol), fits)
 
 
 def known_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,3 +292,47 @@ def _kept_fit(run: Run, name: str, calibrator: Calibrator, fit: Callable[[], obj
         run.engine.share(lambda: None)
     about = json.loads(finished.result(name, "") or b"{}")
     return Fit(None if about["failure"] else load(finished.place(name) / "calibrator"), **about)
+
+
+class Growth:
+    """Growth of memory in bytes; None inside the block, and on systems that do not report it."""
+
+    peak: int | None = None
+
+
+@contextmanager
+def memory_growth() -> Iterator[Growth]:
+    """Measure how far the resident memory of this process rises inside the block; blocks must not be nested.
+
+    Linux keeps a high-water mark of the resident memory, which is exact between two resets; polling would miss peaks.
+    It counts everything the process holds, including pages of memory-mapped files and code compiled on first use.
+
+    Examples:
+        >>> with memory_growth() as growth:
+        ...     held = bytearray(50_000_000)
+        >>> growth.peak is None or growth.peak > 45_000_000
+        True
+    """
+    growth = Growth()
+    _give_back()
+    with suppress(OSError):
+        (_PROCESS / "clear_refs").write_text(_RESET_PEAK)
+        before = _status("VmRSS")
+    try:
+        yield growth
+    finally:
+        with suppress(OSError, NameError):
+            growth.peak = max(0, _status("VmHWM") - before)
+
+
+def _give_back() -> None:
+    """Return freed memory to the system; reused without being counted, it would be missing from the next growth."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _status(name: str) -> int:
+    lines = (_PROCESS / "status").read_text(encoding="ascii").splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{name}:"))
+    return 1024 * int(line.split()[1])

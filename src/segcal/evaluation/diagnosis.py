@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import pairwise, product
@@ -204,7 +204,10 @@ def _best_temperature(
         background=background,
         bounds=(LEAST_TEMPERATURE, LARGEST_TEMPERATURE),
     )
-    inverse = float(scaling.to(device).fit(cases).inverse_temperature)
+    return _temperature(float(scaling.to(device).fit(cases).inverse_temperature))
+
+
+def _temperature(inverse: float) -> float:
     return 1 / inverse if inverse else np.inf
 
 
@@ -246,16 +249,11 @@ def diagnose_image(case: Case, protocol: Protocol, device: torch.device) -> Conf
     pixels = int(at(1.0).pixels)
     if pixels == 0:
         return ConfidenceSummary(case.name, "balanced", *(np.nan,) * 5, 0)
-    nll, entropy, best = at(1.0).nll / pixels, total / pixels, _best(at)
+    nll, entropy = at(1.0).nll / pixels, total / pixels
+    best = _temperature(optimal_inverse_temperature(at).inverse_temperature)
     shares, known = (over / pixels, under / pixels), tuple(counts.tolist())
     state = confidence_state(nll, entropy)
     return ConfidenceSummary(case.name, state, nll, entropy, best, *shares, pixels, _spread(streamed), known)
-
-
-def _best(at: Callable[[float], Likelihood]) -> float:
-    """Return the temperature of least NLL; infinity where the scores are no better than chance."""
-    inverse = optimal_inverse_temperature(at).inverse_temperature
-    return 1 / inverse if inverse else np.inf
 
 
 def _truth(slab: Slab) -> Tensor:

@@ -1,22 +1,26 @@
-"""One case measured with every method: describe each pixel, then count every region and patch."""
+"""One case measured with every method: describe each pixel, then count every region and patch.
+
+The evidence of a case depends on nothing but the case, and is added up in the order of the cases, so that results are
+the same bits however the cases are divided between processes.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64
+from safetensors.numpy import load, save
 from torch import Tensor
 
 from segcal.cases import StreamedCase
-from segcal.evaluation.case_evidence import CaseEvidence, Key, MethodEvidence
 from segcal.evaluation.methods import (
     ExclusiveHead,
     Method,
@@ -28,26 +32,21 @@ from segcal.evaluation.methods import (
 )
 from segcal.evaluation.protocol import Protocol, majority_class
 from segcal.evidence import Evidence, Pixels, PixelStore, describe, read
-from segcal.evidence.histograms import OccupiedCells, empty_cells, join_cells, take_cells
-from segcal.evidence.statistic import count_class_cells
+from segcal.evidence.statistic import OccupiedCells, count_class_cells, empty_cells, join_cells, take_cells
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
 from segcal.functional.checks import IGNORED, ignored_labels
-from segcal.functional.geometry import foreground
-from segcal.functional.masks import positions, positions_in_box
+from segcal.functional.masks import positions
 from segcal.functional.probability import probabilities
 from segcal.functional.random_labels import class_mass, draw_labels, generator_of
 from segcal.functional.surfaces import segmentation_quality
-from segcal.regions import PATCH_SIZE, Box, Region, chosen_regions, local_patch_size
+from segcal.regions import PATCH_SIZE, Region, RegionIndices, chosen_regions, local_patch_size
 from segcal.types import Array, Case, InputError
 
 LEAST_SHARE = 0.05
 """Fraction of a Local patch that must be labelled, and lie in *All*, for the patch to count: the ECE of a few pixels is
 mostly noise, and Local-Max would report the patch with the fewest. Such a patch is left out like an empty one."""
-
-WITHOUT_MAJORITY = ""
-"""Name of the region *All* as it is with the majority class as background; no table shows it."""
 
 _QUALITY = dict(
     zip(SURFACES, ("dice", "surface_dice", "average", "percentile95", "hausdorff95", "maximum"), strict=True)
@@ -55,63 +54,99 @@ _QUALITY = dict(
 """Attributes of `LabelQuality` by their names in the results."""
 
 
+Rows = Mapping[str, Sequence[Sequence[Any]]]
+"""Rows by the name of their table (`segcal.evaluation.saved.TABLES`), without the columns case and method."""
+
+
+class Key(NamedTuple):
+    """A method, whether its labels were drawn for the floor, and the sigmoid channel."""
+
+    method: str
+    redrawn: bool = False
+    channel: int = 0
+
+
 @dataclass(frozen=True)
-class RegionIndices:
-    """Positions of the pixels of every region and patch of one case, laid flat.
+class MethodEvidence:
+    """The evidence of one method on one case.
 
     Attributes:
-        labels: The labels `[*S]` of the case on the CPU, -1 where ignored.
-        regions: Positions of each region's pixels, by its name.
-        boxes: The Local patches.
-        patches: Positions of each patch's pixels that lie in *All*, none of a patch that is left out, by the size of
-            the patches: that of the Local regions, then further ones.
+        rows: Rows of this case and method in the tables of results.
+        vectors: Evidence of the regions, without the patches: Float64 `[M, E]` (`Evidence.to_vectors`).
+        inside: Number of pixels of *All*.
+        moved: Number of them whose predicted label differs from that of the uncalibrated scores.
+        cells: Occupied cells of the fine histograms of the regions `[M, L, 65536]`: of the confidence and, in the form
+            `marginal`, of the probability of every class; none once they are added up.
     """
 
-    labels: Tensor
-    regions: Mapping[str, Tensor]
-    boxes: Sequence[Box]
-    patches: Mapping[int, Sequence[Tensor]]
+    rows: Rows
+    vectors: Array
+    inside: int
+    moved: int = 0
+    cells: Sequence[OccupiedCells] = ()
+
+
+@dataclass(frozen=True)
+class CaseEvidence:
+    """The evidence of every method on one case.
+
+    Attributes:
+        name: The case.
+        group: Its group, "" for none.
+        fingerprint: Hash of its content.
+        doubt: Warning about its logits, "" for none.
+        unit: Unit of its surface distances.
+        methods: The evidence of each method.
+    """
+
+    name: str
+    group: str
+    fingerprint: str
+    doubt: str
+    unit: str
+    methods: Mapping[Key, MethodEvidence]
+
+    def without_cells(self) -> CaseEvidence:
+        """Return it without fine histograms, which take far more memory than the rest."""
+        return replace(self, methods={key: replace(own, cells=()) for key, own in self.methods.items()})
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a safetensors file."""
+        arrays, methods = dict[str, Array](), list[Any]()
+        for k, (key, own) in enumerate(self.methods.items()):
+            arrays[f"{k}.vectors"] = np.ascontiguousarray(own.vectors)  # `save` needs it
+            for j, cells in enumerate(own.cells):
+                arrays |= {f"{k}.{j}.{part}": _narrow(values) for part, values in cells._asdict().items()}
+            methods.append([key, own.rows, own.inside, own.moved, len(own.cells)])
+        return save(arrays, {"about": json.dumps({**vars(self), "methods": methods})})
 
     @classmethod
-    def of(
-        cls, case: StreamedCase, protocol: Protocol, regions: Iterable[Region], majority: int | None
-    ) -> RegionIndices:
-        """Compute them; there are patches only if a region summarises them."""
-        labelled, chosen = protocol.labelled(case), list(regions)
-        masks = {region.name: region.mask(labelled) for region in chosen if region.mask is not None}
-        if majority is not None:
-            masks[WITHOUT_MAJORITY] = foreground(labelled.labels, IGNORED, background=majority, near=labelled.boundary)
-        inside = labelled.all[0]
-        local = any(region.mask is None for region in chosen)
-        sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
-        boxes = {size: protocol.boxes(labelled, size) for size in sizes}
-        least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
-        patches = {size: [_patch(inside, box, least) for box in own] for size, own in boxes.items()}
-        found = {name: positions(mask) for name, mask in masks.items()}
-        return cls(labelled.labels[0], found, boxes.get(protocol.patch_side, []), patches)
+    def from_bytes(cls, content: bytes) -> CaseEvidence:
+        """Read what `to_bytes` wrote; the metadata begin the file: 8 bytes of length, then JSON."""
+        length = int.from_bytes(content[:8], "little")
+        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
+        arrays, methods = load(content), dict[Key, MethodEvidence]()
+        for k, (key, rows, inside, moved, kinds) in enumerate(about["methods"]):
+            fields = [[arrays[f"{k}.{j}.{part}"] for part in OccupiedCells._fields] for j in range(kinds)]
+            cells = [OccupiedCells(*own) for own in fields]
+            methods[Key(*key)] = MethodEvidence(rows, arrays[f"{k}.vectors"], inside, moved, cells)
+        return cls(**{**about, "methods": methods})
 
-    @property
-    def every(self) -> list[Tensor]:
-        """Positions of the regions, then of the patches of each size."""
-        return [*self.regions.values(), *chain.from_iterable(self.patches.values())]
+
+def _narrow(values: Array) -> Array:
+    """Return whole numbers in 32 bits if they fit; most of a file are positions and counts of cells."""
+    fits = values.dtype == np.int64 and values.max(initial=0) < 1 << 31 and values.min(initial=0) >= 0
+    return values.astype(np.int32) if fits else values
 
 
 class Described(NamedTuple):
-    """The pixels of a case with one method, and what else is read from its probabilities.
-
-    Attributes:
-        pixels: Values of each pixel.
-        redrawn: The same with drawn labels, for the floor.
-        class_probs: Probabilities of every class `[L, N]`, in the form `marginal`.
-        mass: Sum of the probabilities of each class.
-        probs: Probabilities Float32 `[L, *S]`, for the metrics of a user.
-    """
+    """The pixels of a case with one method, and what else is read from its probabilities."""
 
     pixels: Pixels
-    redrawn: Pixels | None
-    class_probs: Tensor | None
-    mass: Tensor
-    probs: Tensor | None
+    redrawn: Pixels | None  # with drawn labels, for the floor
+    class_probs: Tensor | None  # of every class `[L, N]`, in the form `marginal`
+    mass: Tensor  # sum of the probabilities of each class
+    probs: Tensor | None  # Float32 `[L, *S]`, for the metrics of a user
 
 
 @dataclass(frozen=True)
@@ -187,8 +222,8 @@ class Evaluation:
     def _measured(self, head: ExclusiveHead, case: Case, view: StreamedCase) -> dict[Key, MethodEvidence]:
         """Return the evidence of every method on one channel of a case."""
         found, plain = dict[Key, MethodEvidence](), None
-        indices = RegionIndices.of(view, head.protocol, self.regions.values(), self.majority)
-        counter, quality = _Counter(self, head, case.name, indices), _CaseQuality(view.case, indices.labels, head)
+        indices = self._indices(view, head.protocol)
+        counter, surfaces, measured = _Counter(self, head, case.name, indices), [], None
         for name, whole in self.calibrators.items():
             method = head.method(whole, case)
             seen = _described(view, method, indices.labels, head.protocol, whole=bool(self.metrics))
@@ -197,13 +232,25 @@ class Evaluation:
             moved = 0
             if plain is not None and method is not None and not getattr(method, "preserves_labels", False):
                 moved = int(torch.ne(predicted, plain)[indices.regions["all"]].sum())
-            surfaces = quality.rows(predicted) if head.protocol.surfaces else []
+            if head.protocol.surfaces and (measured is None or not torch.equal(predicted, measured)):
+                prediction = predicted.numpy().reshape(indices.labels.shape)
+                surfaces = list(_surfaces(view.case, indices.labels.numpy(), head, prediction))
+                measured = predicted  # most methods change no label
             key = Key(name, channel=head.channel)
             found[key] = counter.evidence(seen.pixels, seen, surfaces, moved)
             if seen.redrawn is not None:
                 found[key._replace(redrawn=True)] = counter.evidence(seen.redrawn, seen)
             del seen, predicted  # a volume's pixels take hundreds of megabytes, and the next method needs as much
         return found
+
+    def _indices(self, view: StreamedCase, protocol: Protocol) -> RegionIndices:
+        """Return where the regions and patches are; there are patches only if a region summarises them."""
+        labelled, regions = protocol.labelled(view), self.regions.values()
+        local = any(region.mask is None for region in regions)
+        sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
+        boxes = {size: protocol.boxes(labelled, size) for size in sizes}
+        least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
+        return RegionIndices.of(labelled, regions, boxes, least, self.majority)
 
 
 def _unnamed_background(case: Case, protocol: Protocol) -> int | None:
@@ -273,14 +320,9 @@ class _Counter:
         rows["surface_frame"] = list(surfaces)
         own = counted[: len(regions)]
         predicted = own.top.pixels.sum(dim=-1)
-        return MethodEvidence(
-            rows,
-            own.to_vectors().numpy(),
-            len(regions["all"]),
-            moved,
-            self._cells(pixels, predicted),
-            None if seen.class_probs is None else self._cells(pixels, predicted, seen.class_probs),
-        )
+        kinds = [None] if seen.class_probs is None else [None, seen.class_probs]
+        cells = [self._cells(pixels, predicted, probs) for probs in kinds]
+        return MethodEvidence(rows, own.to_vectors().numpy(), len(regions["all"]), moved, cells)
 
     def _metric_rows(
         self, counted: Evidence, labels: Int64[Tensor, " N"], probs: Tensor | None
@@ -291,10 +333,11 @@ class _Counter:
         for metric in METRICS:
             measured = list(zip(found[metric].tolist(), pixels, strict=True))
             yield from (("frame", region, metric, *own) for region, own in zip(shown, measured, strict=False))
-            if not self.indices.boxes:
+            boxes = self.indices.boxes.get(self.protocol.patch_side)
+            if not boxes:
                 continue
             at, summarised = len(self.indices.regions), dict[int, list[tuple[str, str, float, int]]]()
-            for k, (box, own) in enumerate(zip(self.indices.boxes, measured[at:], strict=False)):
+            for k, (box, own) in enumerate(zip(boxes, measured[at:], strict=False)):
                 yield "patch_frame", k, " ".join(str(side.start) for side in box), metric, *own
             for size, patches in self.indices.patches.items():
                 summarised[size] = list(self._summarised(metric, measured[at : at + len(patches)]))
@@ -342,9 +385,7 @@ class _Counter:
             )
         return value
 
-    def _cells(
-        self, pixels: Pixels, predicted: Int64[Tensor, "M L"], class_probs: Tensor | None = None
-    ) -> OccupiedCells:
+    def _cells(self, pixels: Pixels, predicted: Int64[Tensor, "M L"], class_probs: Tensor | None) -> OccupiedCells:
         """Return the occupied cells of every region: of the confidence, or of the probability of every class."""
         found = []
         for index, own in zip(self.indices.regions.values(), predicted, strict=True):
@@ -357,33 +398,20 @@ class _Counter:
         return join_cells(found, self.protocol.num_classes)
 
 
-class _CaseQuality:
-    """Segmentation quality of one case; most methods change no label, so that of the method before is often right."""
-
-    def __init__(self, case: Case, labels: Tensor, head: ExclusiveHead) -> None:
-        self.case, self.truth, self.head = case, labels.numpy(), head
-        self._last: tuple[Array, list[tuple[str, str, float]]] | None = None
-
-    def rows(self, predicted: Tensor) -> list[tuple[str, str, float]]:
-        """Return name, metric and value of each structure of the prediction or the truth."""
-        prediction = predicted.numpy().reshape(self.truth.shape)
-        if self._last is None or not np.array_equal(self._last[0], prediction):
-            self._last = (prediction, list(self._measured(prediction)))
-        return self._last[1]
-
-    def _measured(self, prediction: Array) -> Iterator[tuple[str, str, float]]:
-        known, protocol = self.truth >= 0, self.head.protocol
-        found = segmentation_quality(
-            prediction,
-            self.truth,
-            self.head.structures,
-            spacing=self.case.spacing,
-            tolerance=protocol.surface_tolerance,
-            inside=None if known.all() else known,
-        )
-        for entry in found.labels:
-            for metric, attribute in _QUALITY.items():
-                yield protocol.names[entry.label], metric, float(getattr(entry, attribute))
+def _surfaces(case: Case, truth: Array, head: ExclusiveHead, prediction: Array) -> Iterator[tuple[str, str, float]]:
+    """Yield name, metric and value of each structure of the prediction or the truth `[*S]`."""
+    known, protocol = truth >= 0, head.protocol
+    found = segmentation_quality(
+        prediction,
+        truth,
+        head.structures,
+        spacing=case.spacing,
+        tolerance=protocol.surface_tolerance,
+        inside=None if known.all() else known,
+    )
+    for entry in found.labels:
+        for metric, attribute in _QUALITY.items():
+            yield protocol.names[entry.label], metric, float(getattr(entry, attribute))
 
 
 def distance_unit(case: Case) -> str:
@@ -391,9 +419,3 @@ def distance_unit(case: Case) -> str:
     if case.spacing is not None:
         return "mm"
     return "pixels" if case.logits.ndim == 3 else "voxels"
-
-
-def _patch(inside: Tensor, box: Box, least: float) -> Tensor:
-    """Return the pixels of a patch that lie inside, or none of them if they are too few."""
-    pixels, size = positions_in_box(inside, box), math.prod(side.stop - side.start for side in box)
-    return pixels if len(pixels) >= least * size else pixels[:0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 from jaxtyping import Float32, Int64
@@ -46,13 +46,8 @@ def settings_of(given: Mapping[str, Method] | Calibrator, settings: ProtocolSett
     """Return the settings, with those that one calibrator was built with where they are not given."""
     if not isinstance(given, Calibrator):
         return settings
-    known: ProtocolSettings = {
-        "num_classes": given.num_classes,
-        "activation": given.activation,
-        "ignore_index": given.ignore_index,
-        "background": given.background,
-    }
-    return {**known, **settings}
+    own = {name: getattr(given, name) for name in ("num_classes", "activation", "ignore_index", "background")}
+    return cast(ProtocolSettings, {**own, **settings})
 
 
 def check_methods(methods: Mapping[str, Method], protocol: Protocol) -> None:
@@ -70,16 +65,12 @@ def check_methods(methods: Mapping[str, Method], protocol: Protocol) -> None:
             )
         if not isinstance(method, Calibrator):
             continue
-        if method.num_classes != protocol.num_classes:
-            raise InputError(
-                f"calibrator '{name}' was built for num_classes={method.num_classes}, "
-                f"got num_classes={protocol.num_classes}; fit one on data with as many classes"
-            )
-        if method.activation != protocol.activation:
-            raise InputError(
-                f"calibrator '{name}' was built for activation='{method.activation}', "
-                f"got activation='{protocol.activation}'; set activation, or fit one on such data"
-            )
+        for setting in ("num_classes", "activation"):
+            built, wanted = (f"{setting}={getattr(of, setting)!r}" for of in (method, protocol))
+            if built != wanted:
+                raise InputError(
+                    f"calibrator '{name}' was built for {built}, got {wanted}; set {setting}, or fit one on such data"
+                )
 
 
 def chosen_metrics(metrics: Mapping[str, MetricFunction] | None) -> dict[str, MetricFunction]:
@@ -258,12 +249,5 @@ def heads_of(protocol: Protocol) -> list[ExclusiveHead]:
 
 def heads_of_folder(folder: Folder) -> list[ExclusiveHead]:
     """Return the heads that the scores of a folder hold."""
-    return heads_of(
-        Protocol(
-            num_classes=folder.num_classes,
-            activation=folder.activation,
-            ignore_index=folder.ignore_index,
-            background=folder.background,
-            class_names=folder.class_names,
-        )
-    )
+    names = ("num_classes", "activation", "ignore_index", "background", "class_names")
+    return heads_of(Protocol(**{name: getattr(folder, name) for name in names}))

@@ -54,17 +54,11 @@ _MAIN_METRICS = ("ece", "nll", "brier", "accuracy", "miou")
 class Results:
     """The results of `segcal.evaluate`.
 
+    The frames are what the methods return copies of: `frame` those of `to_frame`, `patch_frame` those of `patches`, and
+    so on. Values are fractions, NaN where a region is empty.
+
     Attributes:
-        frame: One row per case, method, region and metric; values are fractions, NaN where the region is empty.
-        patch_frame: The same for each Local patch, with its position.
-        pooled_frame: Metrics over all pixels of all cases, with bootstrap intervals over images.
         settings: How it was measured.
-        case_frame: The cases and their groups.
-        curve_frame: Reliability diagrams over all pixels of all cases.
-        sensitivity_frame: Pooled ECE for other numbers of bins.
-        volume_frame: Expected and true volume of each class in each case.
-        size_frame: Local-Avg and Local-Max for further patch sizes; None if they were not measured.
-        surface_frame: Dice and surface distances of each structure; None if they were not measured.
         limits_frame: What temperatures chosen with the labels would reach; None if that was not measured.
         redrawn: The results with labels drawn from each method's own probabilities; None without the floor.
         channels: The results of each channel by name, if these are the mean over several sigmoid channels.

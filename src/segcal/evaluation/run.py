@@ -16,9 +16,8 @@ from segcal.calibrators import Calibrator
 from segcal.cases import as_collection, no_cases
 from segcal.cases.collections import Pair, cases_of
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
-from segcal.evaluation.case_evidence import CaseEvidence
 from segcal.evaluation.limits import limits as oracle_limits
-from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.measure import CaseEvidence, Evaluation
 from segcal.evaluation.methods import Method, MetricFunction, chosen_metrics, heads_of, methods_of, settings_of
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results

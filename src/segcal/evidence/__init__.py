@@ -1,7 +1,6 @@
 """Evidence: the only thing that counts pixels. Metrics, curves, tables and thresholds are readings of it."""
 
-from segcal.evidence.histograms import Form, Histogram
 from segcal.evidence.readings import read
-from segcal.evidence.statistic import Evidence, Pixels, PixelStore, describe
+from segcal.evidence.statistic import Evidence, Form, Histogram, Pixels, PixelStore, describe
 
 __all__ = ["Evidence", "Form", "Histogram", "PixelStore", "Pixels", "describe", "read"]

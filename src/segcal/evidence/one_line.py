@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
@@ -18,10 +18,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from segcal.evidence import readings
-from segcal.evidence.histograms import Form, Histogram, equal_edges
 from segcal.evidence.readings import read
 from segcal.evidence.scores import Scores, check_scores, logits_of
-from segcal.evidence.statistic import Evidence
+from segcal.evidence.statistic import Evidence, Form, Histogram, equal_edges
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import (
@@ -182,62 +181,51 @@ def _pools(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> l
     z, y = logits.reshape(outer, classes, inner), labels.reshape(outer, classes if several or soft else 1, inner)
     inside = None if mask is None else mask.reshape(outer, 1, inner)
     channels = [slice(k, k + 1) for k in range(classes)] if several else [slice(None)]
-    return [_Pool(z[:, own], y[:, own], inside, soft, scores, ignored) for own in channels]
+    given = [(z[:, own], y[:, own], inside, soft, scores, ignored) for own in channels]
+    return [_Pool(2 if several else max(2, classes), soft, _parts(*own)) for own in given]
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """The pixels of arrays, or of one of several sigmoid channels, checked part by part.
+class _Pool(NamedTuple):
+    """Pixels of arrays, or of one of several sigmoid channels: the logits `[L, n]` and labels of each part, read once.
 
-    Attributes:
-        logits: Scores `[outer, L, inner]`.
-        labels: Classes `[outer, 1, inner]`, or shares of raters in the shape of the logits.
-        mask: Pixels to measure `[outer, 1, inner]`, or None.
-        soft: Whether the labels are shares.
-        scores: What the scores are.
-        ignore_index: Label, or labels, to ignore.
+    Labels are classes `[n]` or, if they are `soft`, the shares of raters `[L, n]`.
     """
 
-    logits: Values
-    labels: Values
-    mask: Values | None
+    num_classes: int  # 2 for one-logit heads
     soft: bool
-    scores: Scores
-    ignore_index: IgnoreIndex
-
-    @property
-    def num_classes(self) -> int:
-        """L; 2 for one-logit heads."""
-        return max(2, int(self.logits.shape[1]))
+    parts: Iterator[tuple[Tensor, Tensor]]
 
     def pixels(self) -> Iterator[SoftPixels]:
         """Yield what the metrics need from each pixel."""
-        for logits, truth in self.parts():
-            yield describe_soft(logits, truth) if self.soft else describe_hard(logits, truth)
+        return (describe_soft(z, truth) if self.soft else describe_hard(z, truth) for z, truth in self.parts)
 
-    def parts(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the logits `[L, n]` and the labels `[n]` or shares `[L, n]` of the pixels to measure.
 
-        Images are read one by one or, where the classes are last, many pixels at once; long images in pieces.
-        """
-        outer, classes, inner = self.logits.shape
-        activation, step = activation_of(None, classes), 1 if inner > 1 else _CHUNK
-        for image, start in product(range(0, outer, step), range(0, inner, _CHUNK)):
-            at = (slice(image, image + step), slice(None), slice(start, start + _CHUNK))
-            z = check_logits(_classes_first(self.logits[at]), classes, class_axis=0, activation=activation)
-            z, truth = logits_of(z.unsqueeze(0), self.scores, activation)[0], _classes_first(self.labels[at])
-            inside = None if self.mask is None else _classes_first(self.mask[at])[0].bool()
-            if self.soft:
-                kept = torch.ones(z.shape[1], dtype=torch.bool, device=z.device) if inside is None else inside
-                truth = truth.double()
-                check_shares(truth[:, kept], classes)
-            else:
-                truth = check_labels(truth[0], self.num_classes, self.ignore_index)
-                kept = truth >= 0 if inside is None else (truth >= 0) & inside
-            if classes == 1:
-                z = two_class_logits(z.T).T
-                truth = torch.cat([1 - truth, truth]) if self.soft else truth
-            yield z[:, kept], truth[..., kept]
+def _parts(
+    logits: Values, labels: Values, mask: Values | None, soft: bool, scores: Scores, ignored: IgnoreIndex
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the pixels to measure of arrays `[outer, L, inner]`, checked part by part.
+
+    Images are read one by one or, where the classes are last, many pixels at once; long images in pieces.
+    """
+    outer, classes, inner = logits.shape
+    activation, step = activation_of(None, classes), 1 if inner > 1 else _CHUNK
+    for image, start in product(range(0, outer, step), range(0, inner, _CHUNK)):
+        at = (slice(image, image + step), slice(None), slice(start, start + _CHUNK))
+        z = check_logits(_classes_first(logits[at]), classes, class_axis=0, activation=activation)
+        z, truth = logits_of(z.unsqueeze(0), scores, activation)[0], _classes_first(labels[at])
+        kept = torch.ones(z.shape[1], dtype=torch.bool, device=z.device)
+        if mask is not None:
+            kept = _classes_first(mask[at])[0].bool()
+        if soft:
+            truth = truth.double()
+            check_shares(truth[:, kept], classes)
+        else:
+            truth = check_labels(truth[0], max(2, classes), ignored)
+            kept = kept & (truth >= 0)
+        if classes == 1:
+            z = two_class_logits(z.T).T
+            truth = torch.cat([1 - truth, truth]) if soft else truth
+        yield z[:, kept], truth[..., kept]
 
 
 def _classes_first(values: Values) -> Tensor:
@@ -270,7 +258,7 @@ def _counted(parts: Iterable[SoftPixels], num_classes: int, edges: Tensor) -> Ev
 
 def _marginal(pool: _Pool, bins: int, *, adaptive: bool) -> Histogram:
     """Return the histogram of the probability of each class against the truth of that class."""
-    parts = [(probabilities(z.double().T).T, truth) for z, truth in pool.parts()]
+    parts = [(probabilities(z.double().T).T, truth) for z, truth in pool.parts]
     hits = [q if pool.soft else one_hot(q, pool.num_classes).T.double() for _, q in parts]
     tables = []
     for c in range(pool.num_classes):

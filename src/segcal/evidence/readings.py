@@ -28,15 +28,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from segcal.evidence.histograms import Form, Histogram, merge_classes
-from segcal.evidence.statistic import Evidence
+from segcal.evidence.statistic import Evidence, Form, Histogram, edge_cells, merge_classes
 from segcal.functional.catalogue import METRICS, PARTS, SCORES
+from segcal.types import Array
 
 Reading = Float64[Tensor, "*G"]
+
+_GRID = 1 << 14  # positions at which the smoothed gap is computed
 
 FURTHER = ("ece-debiased", "rms-debiased", *(f"{score}-{part}" for score in SCORES for part in PARTS))
 """Errors without the bias of few pixels, and what NLL and Brier score are made of."""
@@ -238,3 +241,73 @@ def _gaps(h: Histogram) -> Float64[Tensor, "*G L R"]:
 
 def _pixels(h: Histogram) -> Float64[Tensor, "*G"]:
     return h.pixels.sum(dim=(-2, -1)).double()  # a quotient of two int64 tensors would be float32
+
+
+def equal_mass_error(cells: Histogram, *, bins: int) -> Float64[Tensor, ""]:
+    """Return a bound of the error of ACE (tables) read from a fine histogram.
+
+    A pixel can only be in the wrong bin if an edge cuts its cell, and then it changes two gaps by less than its weight.
+    """
+    counts = cells.pixels.sum(dim=0)
+    cut = torch.zeros_like(counts, dtype=torch.bool)
+    for nudge in (0.0, 1e-6):  # a position rounded to just below a whole rank may be that rank
+        cut[edge_cells(counts.unsqueeze(0), bins, nudge).squeeze(0)] = True
+    return 2 * counts[cut].sum().double() / counts.sum()
+
+
+def ece_by_bins(cells: Histogram, bins: Sequence[int]) -> Array:
+    """Return ECE for each number of equal bins, from a fine histogram `[L, 65536]`; NaN where there is no pixel.
+
+    A pixel can only be in the wrong bin if an edge cuts its cell.
+    """
+    count, residual, place = _occupied(cells)
+    if not count.size:
+        return np.full(len(bins), np.nan)
+    found = []
+    for many in bins:
+        edges = np.arange(1, many) / many  # right-closed, as everywhere
+        gaps = np.bincount(np.searchsorted(edges, place, side="left"), residual, minlength=many)
+        found.append(np.abs(gaps).sum() / count.sum())
+    return np.array(found)
+
+
+def smooth_ece(cells: Histogram) -> float:
+    """Return the smooth calibration error of Błasiok and Nakkiran (2023), from a fine histogram `[L, 65536]`.
+
+    The residuals (right or not, less confidence) are smoothed over the confidence by a Gaussian that is reflected at 0
+    and 1, and the absolute value of the result is integrated. It falls as the width grows; the error is the width at
+    which both are equal, so that there is no width to choose.
+    """
+    count, residual, place = _occupied(cells)
+    if not count.size:
+        return float("nan")
+    from scipy.fft import dct, idct  # noqa: PLC0415  slow to import
+
+    waves = dct(_on_grid(residual / count.sum(), place), norm="ortho")
+    decay = (np.pi * np.arange(_GRID)) ** 2 / 2
+
+    def error(width: float) -> float:
+        # cosines are the reflected waves, and a Gaussian damps each by exp(-(pi k width)^2 / 2)
+        return float(np.abs(idct(waves * np.exp(-decay * width**2), norm="ortho")).sum())
+
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if error(middle) > middle else (low, middle)
+    return (low + high) / 2
+
+
+def _occupied(cells: Histogram) -> tuple[Array, Array, Array]:
+    """Return pixels, correct pixels less summed confidence, and mean confidence of the cells that hold pixels."""
+    count, hit, total = (field.numpy().sum(axis=0) for field in cells)
+    held = np.flatnonzero(count)
+    return count[held], hit[held] - total[held], total[held] / count[held]
+
+
+def _on_grid(weights: Array, places: Array) -> Array:
+    """Divide weights between the two nearest of the positions (j + 1/2) / G, so that their mean position stays."""
+    position = np.clip(places * _GRID - 0.5, 0, _GRID - 1)
+    lower = np.minimum(position.astype(np.int64), _GRID - 2)
+    share = position - lower
+    grid = np.bincount(lower, weights * (1 - share), minlength=_GRID)
+    return grid + np.bincount(lower + 1, weights * share, minlength=_GRID)

@@ -2,26 +2,59 @@
 
 Counts are int64 and sums float64. The evidence of two sets of pixels together is the sum of theirs, so slabs, cases,
 processes and machines are joined by addition.
+
+A reliability histogram holds pixels, correct pixels and summed confidence for each predicted class and bin. Bins are
+right-closed intervals `(j / R, (j + 1) / R]`; a confidence of 0 belongs to the first. The cells of a fine histogram
+(`segcal.functional.scores.cell_of`), from which any bins are read, grow finer towards 0 and 1, and their size does not
+depend on the number of pixels. Pixels of a cell may stand at their mean confidence: a cell is at most 2**-11 wide, and
+0.2 % of `1 - confidence` near 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int32, Int64, Num
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64, Num
 from torch import Tensor
 
-from segcal.evidence.histograms import Form, Histogram, equal_edges, equal_mass_bins, stack
 from segcal.functional import counting
 from segcal.functional.masks import positions
 from segcal.functional.pixels import pixel_statistics
 from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS
+from segcal.types import Array
+
+Form = Literal["tables", "equations", "marginal"]
 
 _PART = 1 << 22  # pixels described at a time
+
+
+class Histogram(NamedTuple):
+    """Pixels, correct pixels and summed confidence by class and bin, or by class and cell."""
+
+    pixels: Int64[Tensor, "*G L R"]
+    hit: Int64[Tensor, "*G L R"]
+    confidence: Float64[Tensor, "*G L R"]
+
+    def of(self, region: int | slice) -> Histogram:
+        """Return the histogram of one region, or of some."""
+        return Histogram(*(field[region] for field in self))
+
+
+def merge_classes(h: Histogram) -> Histogram:
+    """Add up the histograms of all classes: `[*G, 1, R]`."""
+    if h.pixels.shape[-2] == 1:
+        return h
+    return Histogram(*(field.sum(dim=-2, keepdim=True) for field in h))
+
+
+def equal_edges(bins: int, device: torch.device | None = None) -> Float64[Tensor, " R1"]:
+    """Return the edges 0, 1/R, ..., 1."""
+    return torch.arange(bins + 1, dtype=torch.float64, device=device) / bins
 
 
 class Pixels(NamedTuple):
@@ -190,8 +223,8 @@ class Evidence:
             raise TypeError("equal-mass bins need fine histograms or the pixels themselves")
         if cells.pixels.ndim == 2:
             return equal_mass_bins(cells, bins=self.bins, form=form)
-        each = (cells.of(k) for k in range(len(cells.pixels)))
-        return stack([equal_mass_bins(own, bins=self.bins, form=form) for own in each])
+        each = (equal_mass_bins(cells.of(k), bins=self.bins, form=form) for k in range(len(cells.pixels)))
+        return Histogram(*(torch.stack(parts) for parts in zip(*each, strict=True)))
 
     def to_vectors(self) -> Float64[Tensor, "*G E"]:
         """Return one vector for each region that adds like the evidence, without cells; counts are exact to 2**53."""
@@ -260,3 +293,62 @@ def _class_histograms(
 def _one_class(labels: Int64[Tensor, " N"], c: int) -> tuple[Int32[Tensor, " N"], Int64[Tensor, " N"]]:
     """Return predictions and labels for "is this pixel of class c?": 0 means yes, and is predicted everywhere."""
     return torch.zeros_like(labels, dtype=torch.int32), (labels != c).long()
+
+
+class OccupiedCells(NamedTuple):
+    """The cells of fine histograms `[*G, L, 65536]` that hold pixels: their positions, laid flat, and their content."""
+
+    position: Array
+    pixels: Array
+    hit: Array
+    confidence: Array
+
+
+def empty_cells(*shape: int) -> Histogram:
+    """Return fine histograms of zeros; numpy allocates no memory for pages that are never written to."""
+    shape = (*shape, CELLS)
+    count, hit, total = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    return Histogram(torch.from_numpy(count), torch.from_numpy(hit), torch.from_numpy(total))
+
+
+def take_cells(cells: Histogram, classes: Sequence[int]) -> OccupiedCells:
+    """Return the occupied cells of some classes, and set them to 0; a table that is used again costs no memory."""
+    fields = [field.numpy() for field in cells]
+    held = [np.flatnonzero(fields[0][c]) + c * CELLS for c in classes]
+    position = np.concatenate(held) if held else np.zeros(0, np.int64)
+    flat = [field.reshape(-1) for field in fields]
+    found = OccupiedCells(position, *(field[position] for field in flat))
+    for field in flat:
+        field[position] = 0
+    return found
+
+
+def join_cells(regions: Sequence[OccupiedCells], num_classes: int) -> OccupiedCells:
+    """Return the occupied cells of several regions, one after the other."""
+    moved = [cells.position + k * num_classes * CELLS for k, cells in enumerate(regions)]
+    content = zip(*(cells[1:] for cells in regions), strict=True)
+    return OccupiedCells(np.concatenate(moved), *(np.concatenate(parts) for parts in content))
+
+
+def add_cells(occupied: OccupiedCells, cells: Histogram) -> None:
+    """Add occupied cells to fine histograms, in place."""
+    for field, values in zip(cells, occupied[1:], strict=True):
+        field.view(-1).numpy()[occupied.position] += values
+
+
+def equal_mass_bins(cells: Histogram, *, bins: int, form: Form) -> Histogram:
+    """Read equal-mass bins `[L, R]` from a fine histogram `[L, 65536]`; `equal_mass_error` bounds the error."""
+    by_class = form == "marginal"
+    counts = cells.pixels if by_class else cells.pixels.sum(dim=0, keepdim=True)
+    at = torch.arange(CELLS, device=counts.device)
+    bin_of = (at > edge_cells(counts, bins).unsqueeze(-1)).sum(dim=-2)  # [L or 1, cells]
+    where = bin_of.expand(cells.pixels.shape[0], -1)
+    shape = (cells.pixels.shape[0], bins)
+    return Histogram(*(field.new_zeros(shape).scatter_add_(1, where, field) for field in cells))
+
+
+def edge_cells(counts: Int[Tensor, "K cells"], bins: int, nudge: float = 0.0) -> Int64[Tensor, "K inner"]:
+    """Return the cell that each inner percentile falls into; any cell where there is no pixel."""
+    cumulative = counts.cumsum(dim=-1)
+    position = (cumulative[:, -1:] - 1).clamp(min=0) * counting.percentiles(bins, counts.device)[1:-1]
+    return torch.searchsorted(cumulative, (position + nudge).floor().long(), right=True).clamp(max=CELLS - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import numpy as np
@@ -10,10 +11,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from segcal.evidence.histograms import Form, Histogram, equal_edges, equal_mass_error
-from segcal.evidence.readings import class_table, read, reliability_curve
+from segcal.evidence.readings import class_table, equal_mass_error, read, reliability_curve
 from segcal.evidence.scores import Scores, check_scores, logits_of
-from segcal.evidence.statistic import Evidence, describe
+from segcal.evidence.statistic import Evidence, Form, Histogram, describe, equal_edges
 from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
 from segcal.functional.checks import (
@@ -182,7 +182,7 @@ class CalibrationSuite(Metric):
 
     def compute_channels(self) -> list[dict[str, dict[str, Tensor]]]:
         """Return what `compute` returns for each sigmoid channel: `compute_channels()[0]["all"]["ece"]`."""
-        with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+        with self._synced():
             found = read(self._checked_evidence(), form=self.form)
         return [
             self._by_region({name: values[self._rows(k)] for name, values in found.items()})
@@ -194,7 +194,7 @@ class CalibrationSuite(Metric):
         if not self.per_image:
             raise InputError("metrics of single images are kept only with per_image=True; pass it to CalibrationSuite")
         names = (*METRICS, "pixels")
-        with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+        with self._synced():
             kept = self.images if isinstance(self.images, Tensor) else self._no_images(self.images)
         columns = {name: self._over_channels(name, kept[:, :, m], 1) for m, name in enumerate(names)}
         return {
@@ -206,14 +206,14 @@ class CalibrationSuite(Metric):
 
         Sigmoid channels have two classes each: outside and inside the channel, one channel after the other.
         """
-        with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+        with self._synced():
             evidence = self._checked_evidence()
             table = class_table(evidence.top, evidence.support)
         return self._by_region({name: self._joined(values) for name, values in table.items()})
 
     def compute_curves(self) -> dict[str, dict[str, Tensor]]:
         """Return the reliability diagram of each region, over all channels: confidence, accuracy and pixels by bin."""
-        with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+        with self._synced():
             top = self._checked_evidence().top
             curve = reliability_curve(Histogram(*(self._joined(field) for field in top)))
         return self._by_region(curve)
@@ -229,12 +229,15 @@ class CalibrationSuite(Metric):
 
     def ace_error_bound(self) -> dict[str, float]:
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
-        with self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync):
+        with self._synced():
             evidence = self._checked_evidence()
             cells = evidence.cells or evidence.static_cells or ()
             bounds = [float(equal_mass_error(Histogram(*own), bins=self.bins)) for own in zip(*cells, strict=True)]
         means = torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0)
         return dict(zip(self.regions, means.tolist(), strict=True))
+
+    def _synced(self) -> AbstractContextManager[Any]:
+        return self.sync_context(should_sync=self._to_sync, should_unsync=self._should_unsync)
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         if not len(self.images):

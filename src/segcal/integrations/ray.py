@@ -23,8 +23,7 @@ import torch
 
 from segcal.calibrators import Calibrator, load
 from segcal.evaluation.builder import ResultsBuilder
-from segcal.evaluation.case_evidence import CaseEvidence
-from segcal.evaluation.measure import Evaluation
+from segcal.evaluation.measure import CaseEvidence, Evaluation
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.regions import chosen_regions

@@ -2,8 +2,7 @@
 
 from segcal.functional.catalogue import CALIBRATION, QUALITY
 from segcal.regions import REGIONS
-from segcal.tables.latex import latex_table
-from segcal.tables.markdown import markdown_table
+from segcal.tables.markup import latex_table, markdown_table
 from segcal.tables.paper import Average, Cell, PaperTable, Presentation, named_method, paper_table
 from segcal.tables.structures import class_errors, mean_quality, structure_table, surface_table
 from segcal.tables.summaries import averaged_rows, image_means, summary, volume_bias

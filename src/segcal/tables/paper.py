@@ -61,13 +61,13 @@ class Presentation:
         over = "images or groups" if TESTS[self.test].paired else "images, Local-Avg: patches"
         return f"{TESTS[self.test].title} over {over}, Benjamini-Hochberg at 0.05"
 
-    def average_sentence(self, spread: str = "mean(std)") -> str:
+    def average_sentence(self) -> str:
         """Say what the numbers of a table are averages over."""
         if self.average == "images":
-            return f"{spread} over images, Local-Avg over patches"
+            return "mean(std) over images, Local-Avg over patches"
         return (
-            f"all pixels together with 95 % bootstrap interval; Local-Avg: {spread} over patches, "
-            f"Local-Max: {spread} over images"
+            "all pixels together with 95 % bootstrap interval; Local-Avg: mean(std) over patches, "
+            "Local-Max: mean(std) over images"
         )
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 
 from segcal.evidence import Evidence, Form, Histogram, read, readings
-from segcal.evidence.histograms import merge_classes, smooth_ece
+from segcal.evidence.readings import smooth_ece
+from segcal.evidence.statistic import merge_classes
 from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
 from segcal.statistics import Drawing, clusters_of, weighted_ratio, weighted_sums
 from segcal.types import Array

@@ -6,19 +6,19 @@ step of the thresholds. At every threshold the counts are exact, and so is the g
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64, Shaped
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from segcal.cases import StreamedCase
 from segcal.evaluation.measure import distance_unit
 from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, stream_for
-from segcal.evidence import Evidence, Histogram, describe
-from segcal.evidence.histograms import empty_cells
+from segcal.evidence import Evidence, describe
+from segcal.evidence.statistic import empty_cells
 from segcal.functional import counting
 from segcal.functional.masks import positions
 from segcal.functional.scores import ScoreHistogram, count_scores, largest_of_cells
@@ -30,13 +30,6 @@ STEPS = CELLS // _MERGED
 """Number of thresholds that are tried."""
 
 
-class Sparse(NamedTuple):
-    """The steps that hold true pixels of a class, and how many each holds."""
-
-    step: Int64[np.ndarray, " K"]
-    pixels: Int64[np.ndarray, " K"]
-
-
 @dataclass(frozen=True)
 class CaseCounts:
     """Contribution of one case and one method; volumes are in pixels.
@@ -46,7 +39,7 @@ class CaseCounts:
         group: Its group, or "".
         voxel: Size of a pixel: the product of its spacing, 1 where there is none.
         unit: Unit of volumes in this size.
-        true: Steps of the true pixels of each class.
+        true: True pixels by class and step of their probability.
         support: True pixels of each class.
         found: Those of them that are predicted as their class.
         expected: Sum of the probability of each class.
@@ -61,7 +54,7 @@ class CaseCounts:
     group: str
     voxel: float
     unit: str
-    true: tuple[Sparse, ...]
+    true: csr_array
     support: Int64[np.ndarray, " L"]
     found: Int64[np.ndarray, " L"]
     expected: Float64[np.ndarray, " L"]
@@ -71,27 +64,14 @@ class CaseCounts:
     error: float
 
 
-@dataclass
 class Counts:
-    """The counts of every case for one method, and histograms of all cases together.
+    """The counts of every case for one method on one head, and histograms of all cases together."""
 
-    Attributes:
-        method: Name of the method.
-        head: The classes of a softmax, or one channel of a sigmoid head as two classes.
-        cases: One entry per case.
-        above: Pixels of all cases by class and step of the probability.
-        cells: Fine histogram of the confidence in the region *All*.
-    """
-
-    method: str
-    head: ExclusiveHead
-    cases: list[CaseCounts] = field(default_factory=list)
-    above: Array = field(init=False)
-    cells: Histogram = field(init=False)
-
-    def __post_init__(self) -> None:
-        classes = self.head.protocol.num_classes
-        self.above, self.cells = np.zeros((classes, STEPS), np.int64), empty_cells(classes)
+    def __init__(self, method: str, head: ExclusiveHead) -> None:
+        classes = head.protocol.num_classes
+        self.method, self.head, self.cases = method, head, list[CaseCounts]()
+        self.above = np.zeros((classes, STEPS), np.int64)  # pixels by class and step of the probability
+        self.cells = empty_cells(classes)  # of the confidence in *All*
 
     def add(self, case: StreamedCase, method: Method) -> None:
         """Count one case, slab by slab."""
@@ -107,17 +87,13 @@ class Counts:
             evidence += Evidence.of(pixels, regions, num_classes=classes, bins=1, equal_mass=False)
             counting.count_cells(regions[0], *pixels[:3], *self.cells)
         self.above += _steps(table.total)
-        self.cases.append(_counts_of(case.case, table, evidence))
-
-    def true_below(self, label: int) -> tuple[Array, Array]:
-        """Return the cases with pixels of a class, and the share of these below each of the thresholds `[n, STEPS]`."""
-        held = np.array([k for k, case in enumerate(self.cases) if case.support[label]], dtype=np.int64)
-        counts = np.zeros((len(held), STEPS))
-        for row, k in enumerate(held):
-            sparse = self.cases[k].true[label]
-            counts[row, sparse.step] = sparse.pixels / self.cases[k].support[label]
-        below = np.cumsum(counts, axis=1) - counts
-        return held, np.minimum(below, 1.0)
+        true = _steps(table.hits)
+        count, hit, confidence = (field.sum().item() for field in evidence[0].top)
+        mean = (confidence / count, (count - hit) / count) if count else (np.nan, np.nan)
+        found = evidence[1].top.hit.sum(dim=-1).numpy()
+        own = (case.name, case.case.group or "", voxel_size(case.case), volume_unit(case.case))
+        volumes = (true.sum(axis=1), found, *_volumes(table))
+        self.cases.append(CaseCounts(*own, csr_array(true), *volumes, int(count), *mean))
 
 
 def thresholds() -> Float64[np.ndarray, " STEPS"]:
@@ -155,18 +131,6 @@ def voxel_size(case: Case) -> float:
 def volume_unit(case: Case) -> str:
     """Return the unit of volumes: of the spacing, which is in mm, or pixels or voxels where there is none."""
     return distance_unit(case) if case.spacing is None else f"mm^{case.logits.ndim - 1}"
-
-
-def _counts_of(case: Case, table: ScoreHistogram, evidence: Evidence) -> CaseCounts:
-    """Return the counts of a case from its evidence in *All* and in all labelled pixels."""
-    true = _steps(table.hits)
-    sparse = tuple(Sparse(place := np.flatnonzero(row), row[place]) for row in true)
-    pixels, hit, confidence = (field.sum().item() for field in evidence[0].top)
-    mean = (confidence / pixels, (pixels - hit) / pixels) if pixels else (np.nan, np.nan)
-    found = evidence[1].top.hit.sum(dim=-1).numpy()
-    expected, uncertain = _volumes(table)
-    shared = (case.name, case.group or "", voxel_size(case), volume_unit(case), sparse, true.sum(axis=1), found)
-    return CaseCounts(*shared, expected, uncertain, int(pixels), *mean)
 
 
 def _volumes(table: ScoreHistogram) -> tuple[Array, Array]:

@@ -145,19 +145,20 @@ def _thresholds(counts: Counts, risk: float) -> Iterator[tuple[Any, ...]]:
     """Yield the threshold of each class by conformal risk control of the share of its pixels that are missed."""
     tried = thresholds()
     for label, name in decided_classes(counts.head).items():
-        held, below = counts.true_below(label)
-        if not held.size:
+        held = [case for case in counts.cases if case.support[label]]
+        if not held:
             yield (counts.method, name, risk, 0.0, *(np.nan,) * 5, 0, 0, fewest_units(risk))
             continue
-        clusters = clusters_of([counts.cases[k].group for k in held])
-        losses = group_means(below, clusters)
+        true = np.stack([case.true[[label]].toarray()[0] for case in held])
+        support, clusters = true.sum(axis=1), clusters_of([case.group for case in held])
+        shares = true / support[:, np.newaxis]
+        losses = group_means(np.minimum(np.cumsum(shares, axis=1) - shares, 1.0), clusters)  # below each threshold
         chosen = max(0, controlled_index(losses, risk))
         others = np.maximum(0, left_out_indices(losses, risk))
         left_out = float(losses[np.arange(len(losses)), others].mean())
-        kept, true = counts.above[label, chosen:].sum(), sum(int(counts.cases[k].support[label]) for k in held)
-        hits = sum(int(s.pixels[s.step >= chosen].sum()) for s in (counts.cases[k].true[label] for k in held))
-        found = np.array([[1 - counts.cases[k].found[label] / counts.cases[k].support[label]] for k in held])
-        cost = (hits / kept if kept else np.nan, kept / true, float(group_means(found, clusters).mean()))
+        kept, hits = counts.above[label, chosen:].sum(), true[:, chosen:].sum()
+        found = 1 - np.array([[case.found[label]] for case in held]) / support[:, np.newaxis]
+        cost = (hits / kept if kept else np.nan, kept / support.sum(), float(group_means(found, clusters).mean()))
         reached = (float(tried[chosen]), float(losses[:, chosen].mean()), left_out)
         yield (counts.method, name, risk, *reached, *cost, len(held), len(losses), fewest_units(risk))
 

@@ -4,7 +4,7 @@ A portrait holds some pixels of the case in 8 bits, as maps of each method (the 
 histograms of the whole image and of three of its Local patches (Fig. 2).
 """
 
-from segcal.evaluation.portraits.make import choose_cases, local_gap, make_portraits
+from segcal.evaluation.portraits.make import WINDOW, choose_cases, local_gap, local_optimum, make_portraits
 from segcal.evaluation.portraits.model import (
     LEVELS,
     NOTHING,
@@ -16,11 +16,11 @@ from segcal.evaluation.portraits.model import (
     load_portraits,
     save_portraits,
 )
-from segcal.evaluation.portraits.optimum import local_optimum
 
 __all__ = [
     "LEVELS",
     "NOTHING",
+    "WINDOW",
     "Curve",
     "Kind",
     "Layer",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float32, Int
 from scipy.ndimage import uniform_filter
 from torch import Tensor
 
@@ -26,17 +30,31 @@ from segcal.evaluation.portraits.model import (
     Portrait,
     Thinning,
 )
-from segcal.evaluation.portraits.optimum import BOUNDS, local_optimum
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evidence import Evidence, Pixels, PixelStore, describe
 from segcal.functional.masks import positions, positions_in_box
+from segcal.functional.slopes import likelihood_slopes
 from segcal.regions import Box
 from segcal.types import Array, Case, InputError
 
 OTHER = 254
 """Classes beyond those that one byte can count."""
 _WORST = ("worst", "second worst", "third worst")
+
+WINDOW = 5
+"""Side in pixels, an odd number, of the windows that have a best temperature."""
+BOUNDS = (0.125, 8.0)
+"""Lowest and highest best temperature."""
+_OCTAVES = 6  # from the lower bound to the upper
+_STEPS = 2 * _OCTAVES + 1
+_FLAT = 1e-9
+"""Mean slopes this close to 0 are those of windows without errors, whose optimum is the lower bound."""
+
+_PIECE = 1 << 21
+"""Slopes held at a time (8 MiB)."""
+
+Slopes = Float32[np.ndarray, "steps *S"]
 
 
 def choose_cases(results: Results, named: Sequence[str] = ()) -> dict[str, str]:
@@ -270,3 +288,76 @@ def image_layers(case: Case, thinned: Thinning) -> Iterator[Layer]:
         low, high = (0.0, 1.0) if pictures.min() >= 0 and pictures.max() <= 1 else np.quantile(pictures, (0.001, 0.999))
         pictures = np.rint(255 * np.clip((pictures - low) / max(high - low, 1e-12), 0, 1)).astype(np.uint8)
     yield Layer("image", "", pictures if pictures.shape[-1] == 3 else pictures[..., 0])
+
+
+def local_optimum(
+    slabs: Iterable[tuple[slice, Float[Tensor, "1 L *R"]]],
+    labels: Int[Tensor, "*S"],
+    thinned: Thinning | None = None,
+) -> Array:
+    """Return the temperature of least NLL over the window around each labelled pixel (Fig. 1, right); NaN elsewhere.
+
+    By Theorem 1 the slope of the log-likelihood in 1/T, the sum of z_label - E[z], has one root, which is the optimum.
+    The slope is summed over the window at 13 temperatures, and the root is interpolated between two of them. A case
+    passes through in pieces of a few rows. Window sums are plain sums in a fixed order (running sums would depend on
+    where they start), so the pieces do not change a bit of the result.
+
+    Values outside 1/8..8 are set to these bounds: a window without errors asks for T = 0.
+
+    Args:
+        slabs: Rows of the case and their logits, in order.
+        labels: True classes, negative where ignored.
+        thinned: Pixels to return the temperature of; all of them by default.
+    """
+    steps = (thinned or Thinning((1,) * labels.ndim)).strides
+    columns = tuple(slice(None, None, step) for step in steps[1:])
+    inside, found, at = labels.numpy() >= 0, [], 0
+    for slopes in _window_means(_pieces(slabs, labels)):
+        rows = slice(-at % steps[0], None, steps[0])
+        best = _roots(slopes[(slice(None), rows, *columns)])
+        found.append(np.where(inside[at : at + slopes.shape[1]][(rows, *columns)], best, np.nan))
+        at += slopes.shape[1]
+    return np.concatenate(found)
+
+
+def _pieces(slabs: Iterable[tuple[slice, Float[Tensor, "1 L *R"]]], labels: Int[Tensor, "*S"]) -> Iterator[Slopes]:
+    """Yield the slopes of the rows of a case, a few rows at a time."""
+    step = max(1, _PIECE // (_STEPS * math.prod(labels.shape[1:])))
+    for rows, logits in slabs:
+        for start in range(rows.start, rows.stop, step):
+            stop = min(start + step, rows.stop)
+            scores, truth = logits[0, :, start - rows.start : stop - rows.start].cpu(), labels[start:stop]
+            slopes = likelihood_slopes(scores.flatten(1), truth.flatten(), BOUNDS[0], _OCTAVES)
+            yield slopes.view(_STEPS, *truth.shape).numpy()
+
+
+def _window_means(pieces: Iterator[Slopes]) -> Iterator[Slopes]:
+    """Yield the means over windows, 0 beyond the edges, as soon as all rows of a window are known."""
+    first = next(pieces)
+    beyond = np.zeros((_STEPS, WINDOW // 2, *first.shape[2:]), np.float32)
+    pending = beyond  # rows whose windows are not complete, and those that these reach back to
+    for piece in chain([first], pieces, [beyond]):
+        across = piece
+        for axis in range(2, piece.ndim):
+            widths = [(WINDOW // 2, WINDOW // 2) if k == axis else (0, 0) for k in range(piece.ndim)]
+            across = _sums(np.pad(across, widths), axis)
+        pending = np.concatenate([pending, across], axis=1)
+        if (complete := pending.shape[1] - WINDOW + 1) > 0:
+            yield _sums(pending, 1) / np.float32(WINDOW ** (piece.ndim - 1))
+            pending = pending[:, complete:]
+
+
+def _sums(padded: Slopes, axis: int) -> Slopes:
+    """Return the sums over windows along an axis, always in the same order."""
+    length = padded.shape[axis] - WINDOW + 1
+    return reduce(np.add, (padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(WINDOW)))
+
+
+def _roots(slopes: Slopes) -> Array:
+    """Return where slopes `[steps, *S]`, which rise with the temperature, cross zero."""
+    logs = np.log(BOUNDS[0] * 2 ** (np.arange(_STEPS) / 2))
+    below = np.clip((slopes < -_FLAT).sum(axis=0), 1, _STEPS - 1)  # first step at or above the root
+    left, right = (np.take_along_axis(slopes, (below - k)[np.newaxis], axis=0)[0] for k in (1, 0))
+    rise = right - left
+    share = np.clip(np.divide(-left, rise, out=np.zeros_like(rise), where=rise > 0), 0, 1)
+    return np.asarray(np.exp(logs[below - 1] + share * (logs[below] - logs[below - 1])))

@@ -12,8 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from segcal.evaluation.portraits import LEVELS, NOTHING, Layer, Portrait
-from segcal.evaluation.portraits.optimum import WINDOW
+from segcal.evaluation.portraits import LEVELS, NOTHING, WINDOW, Layer, Portrait
 from segcal.report.colours import class_colours
 from segcal.report.view import View
 from segcal.types import Array, InputError

@@ -1,9 +1,11 @@
-"""The paper's table in LaTeX: metrics side by side, Local-Max in brackets below Local-Avg, best in bold."""
+"""The paper's table in LaTeX (Local-Max in brackets below Local-Avg) and in Markdown, best in bold."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE
@@ -11,7 +13,14 @@ from segcal.regions import region_title
 from segcal.tables.paper import Cell, PaperTable, title
 from segcal.tables.text_table import TextTable
 
-BOLD, MARK = r"\textbf{%s}", "$^{*}$"
+
+def _marked(cell: Cell, bold: str, mark: str) -> str:
+    text = cell.number()
+    return f"{bold % text if cell.best else text}{mark if cell.beaten else ''}"
+
+
+_latex, _markdown = partial(_marked, bold=r"\textbf{%s}", mark="$^{*}$"), partial(_marked, bold="**%s**", mark=r"\*")
+
 _SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -40,7 +49,7 @@ def latex_table(table: PaperTable, further: Sequence[TextTable] = ()) -> str:
     if columns := table.columns(CALIBRATION):
         lines += ["\\resizebox{\\textwidth}{!}{%", *_calibration(table, columns), "}"]
     if columns := table.columns(table.quality):
-        rows = [[_name(table, method, floor), *map(_number, cells)] for method, floor, cells in table.rows(columns)]
+        rows = [[_name(table, method, floor), *map(_latex, cells)] for method, floor, cells in table.rows(columns)]
         lines += ["", "\\medskip", *_tabular(["Method", *(title(*column) for column in columns)], rows)]
     notes = table.notes("bold", "*")
     for other in further:
@@ -66,7 +75,7 @@ def _calibration(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[
     below = ["\\textit{Local-Max}" if (m, "local-max") in columns and r == "local-avg" else "" for m, r in shown]
     body = []
     for method, floor, cells in table.rows(columns):
-        numbers = {column: _number(cell) for column, cell in zip(columns, cells, strict=True)}
+        numbers = {column: _latex(cell) for column, cell in zip(columns, cells, strict=True)}
         worst = [numbers.get((metric, "local-max"), "") if region == "local-avg" else "" for metric, region in shown]
         body += _two_lines([_name(table, method, floor), *(numbers[column] for column in shown)], worst)
     return [
@@ -111,11 +120,6 @@ def _name(table: PaperTable, method: str, floor: bool) -> str:
     return f"\\textbf{{{latex_text(method)}}}" if method == table.reference else latex_text(method)
 
 
-def _number(cell: Cell) -> str:
-    text = cell.number()
-    return f"{BOLD % text if cell.best else text}{MARK if cell.beaten else ''}"
-
-
 def latex_text(text: str) -> str:
     r"""Return text that LaTeX prints verbatim, in ASCII: accents as commands, other characters as code points.
 
@@ -135,3 +139,36 @@ def _character(character: str) -> str:
     if base.isascii() and base.isalpha() and marks in _ACCENTS:
         return f"\\{_ACCENTS[marks]}{{{base}}}"
     return f"[U+{ord(character):04X}]"
+
+
+def markdown_table(table: PaperTable, further: Sequence[TextTable] = ()) -> str:
+    """Return tables of calibration and of quality and what their marks mean, then further tables."""
+    parts = [_piped(table, columns) for metrics in (CALIBRATION, table.quality) if (columns := table.columns(metrics))]
+    parts.append("\n".join(markdown_text(note) for note in table.notes("bold", "*")))
+    for other in further:
+        rows = [[markdown_text(str(entry)) for entry in row] for row in other.rows]
+        parts += [f"{markdown_text(other.title)}:", _lines(other.headings, rows), markdown_text(other.note)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _piped(table: PaperTable, columns: list[tuple[str, str]]) -> str:
+    rows = [
+        ["*floor*" if floor else markdown_text(method), *map(_markdown, cells)]
+        for method, floor, cells in table.rows(columns)
+    ]
+    return _lines(["Method", *(title(*column) for column in columns)], rows)
+
+
+def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [[markdown_text(heading) for heading in headings], ["---", *("---:" for _ in headings[1:])], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown_text(text: str) -> str:
+    r"""Return text that Markdown shows verbatim, on one line.
+
+    Examples:
+        >>> print(markdown_text("a|b *c* <d>"))
+        a\|b \*c\* \<d\>
+    """
+    return re.sub(r"([\\`*_{}\[\]<>#|~&$!])", r"\\\1", " ".join(text.split()))
