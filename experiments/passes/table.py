@@ -23,7 +23,7 @@ TITLES = {
     "camvid-0001TP": "CamVid, within 0001TP",
     "camvid-Seq05VD": "CamVid, within Seq05VD",
     "hippocampus-200": "Hippocampus, 200 volumes",
-    "mouse": "Mouse brain, sides not exchanged",
+    "mouse": "Mouse brain, 37 structures",
     "hippocampus-mirrored": "Hippocampus, flips in training",
     "hippocampus-mirrored-mean": "Hippocampus, flips in training, mean of 8 mirrors",
     "nnunet": "Hippocampus, nnU-Net, mean of 3 folds",

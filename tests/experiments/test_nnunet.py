@@ -117,4 +117,4 @@ def test_folds_and_their_mean_are_calibrated_deployed_and_archived(
     assert command.main(["archive", "--out", str(out)]) == 0
     text = table.tables(unpack_rows(kept))
     assert "| POOL folds | folds |" in text
-    assert "## Mouse brain, sides not exchanged" in text
+    assert "## Hippocampus, 200 volumes" in text

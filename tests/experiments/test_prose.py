@@ -245,7 +245,6 @@ def passes() -> Iterator[str]:
     ]
     yield f"({ece[0]:.2f} % against {ece[1]:.2f} % from `val` to 0001TP with two passes)"
     yield f"At boundaries it is {ece[2]:.2f} % against {ece[3]:.2f} %"
-    yield f"an NLL {cell('passes', POOLS, 'Mouse brain, sides not exchanged', 'POOL mirror'):.1f} % above that of TS"
     flips = [-cell("passes", POOLS, "Hippocampus, flips in training", f"POOL {row}") for row in ("mirror", "7 mirrors")]
     yield "one lowers the NLL by {:.1f} % and seven by {:.1f} %".format(*flips)
     deployed = partial(cell, "passes", POOLS, "Hippocampus, flips in training, mean of 8 mirrors")
