@@ -103,9 +103,7 @@ def applying() -> None:
     ):
         logits, labels = scene(classes, size, batch=2)
         one = logits[:1].contiguous()
-        unit = milliseconds(
-            lambda z=one: torch.softmax(z, dim=1).max(dim=1)
-        )  # before the fit, which leaves memory in pieces
+        unit = milliseconds(partial(_pass, one))  # before the fit, which leaves memory in pieces
         parts: dict[str, Callable[[], Any]] = {"all features of cts, as for a fit": partial(context_features, one)}
         for calibrator in _fitted(classes, len(size), [Case(f"{k}", logits[k], labels[k]) for k in range(2)]):
             parts[f"{calibrator.method}: temperature"] = partial(calibrator.temperature, one)
@@ -117,6 +115,10 @@ def applying() -> None:
                 time = milliseconds(function)
                 shown.add_row(name, f"{time:.2f}", f"{time / unit:.2f}")
         console.print(shown)
+
+
+def _pass(logits: Tensor) -> Any:
+    return torch.softmax(logits, dim=1).max(dim=1)
 
 
 def _fitted(classes: int, dims: int, cases: Sequence[Case]) -> Iterator[TemperatureCalibrator]:
