@@ -15,7 +15,6 @@ from functools import partial
 import torch
 
 from benchmarks import (
-    contextual,
     fitting,
     fusion,
     gpu,
@@ -24,21 +23,16 @@ from benchmarks import (
     memory,
     metrics,
     page,
-    rivals,
     shared,
     surfaces,
-    threads,
 )
 from benchmarks.timing import console
 
 PARTS: dict[str, tuple[Callable[[], None], ...]] = {
     "metrics": (metrics.against_peers, metrics.exact_counts),
     "fitting": (fitting.against_peers,),
-    "rivals": (rivals.against_rivals,),
     "local": (local.against_nine_convolutions, local.applying),
-    "contextual": (contextual.applying, contextual.fitting),
     "streaming": (metrics.streaming,),
-    "threads": (threads.after_pytorch,),
     "kernels": (kernels.paying,),
     "page": (page.building,),
     "surfaces": (surfaces.against_peers,),
@@ -54,14 +48,13 @@ def main() -> None:
     )
     parser.add_argument("--pixels", type=int, default=memory.PIXELS, help="memory: how many to fit on")
     parser.add_argument("--images", type=int, default=shared.IMAGES, help="shared: how many to divide")
-    of = "memory, volume, fitting, rivals: separated by commas; all if not given"
+    of = "memory, volume, fitting: separated by commas; all if not given"
     parser.add_argument("--methods", default="", help=of)
     asked = parser.parse_args()
     chosen = [name for name in asked.methods.split(",") if name]
     known: dict[str, tuple[Callable[[], None], ...]] = {
         **PARTS,
         "fitting": (partial(fitting.against_peers, chosen),),
-        "rivals": (partial(rivals.against_rivals, chosen),),
         "memory": (partial(memory.fitting, asked.pixels, chosen),),
         "volume": (partial(memory.volume, chosen),),
         "shared": (partial(shared.sharing, asked.images),),

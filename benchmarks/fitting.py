@@ -1,11 +1,18 @@
 """Every method fitted on the same pixels, beside fiducio, netcal, scikit-learn and scipy where they have the method.
 
-Each row gives seconds, the same time in softmax+max passes over all pixels, and how often segcal went through the
-cases. Where a peer has the method, both solve one problem, and should find the same optimum.
+Every fit runs in a process of its own, so that its peak memory can be read. A row has seconds, how often segcal went
+through the cases, the growth of memory, NLL and ECE of what was found, and the labels moved. Where a peer has the
+method, both solve one problem without penalties, and should find the same optimum; fiducio runs as it does by default
+(200 steps of Adam) and with its L-BFGS. Packages that are not installed are left out:
+`pip install --constraint constraints.txt fiducio==0.2.0`.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +28,14 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from benchmarks.timing import console, milliseconds, scene, table
+from benchmarks.timing import console, scene, table
 from segcal import CalibrationSuite, Case, create
 from segcal.cases import CaseStream, StreamedCase
+from segcal.evaluation.compare import memory_growth
 from segcal.types import Array
 
 CLASSES = 11
-IMAGES = 2
+IMAGES = 4
 _CROPS = 2  # along each axis of an image: cross-validation needs several cases
 _SMALLEST = 1e-12
 _LOWEST = -15.0
@@ -195,48 +203,62 @@ def _by_rows(apply: Callable[[Array], Array]) -> Apply:
     return mapped
 
 
-Peer = tuple[str, Callable[[str, Problem], Fit]]
-
-
-def peers_of(method: str) -> Iterator[Peer]:
-    """Yield names and fits of the installed peers that have a method."""
-    if method in _FIDUCIO and find_spec("fiducio"):
-        yield "fiducio, Adam", partial(fiducio, "adam")
-        yield "fiducio, L-BFGS", partial(fiducio, "lbfgs")
-    if method in _NETCAL and find_spec("netcal"):
-        yield f"netcal {_NETCAL[method]}", netcal
-    if method == "isotonic":
-        yield "scikit-learn IsotonicRegression", sklearn_isotonic
-    if method == "dirichlet":
-        yield "scikit-learn LogisticRegression", sklearn_logistic
-    if method == "ets":
-        yield "scipy L-BFGS-B and SLSQP", scipy_ensemble
+Library = Callable[[str, Problem], Fit]
+LIBRARIES: dict[str, tuple[str, Sequence[str], Library]] = {
+    "segcal": ("segcal", METHODS, ours),
+    "fiducio, Adam": ("fiducio", tuple(_FIDUCIO), partial(fiducio, "adam")),
+    "fiducio, L-BFGS": ("fiducio", tuple(_FIDUCIO), partial(fiducio, "lbfgs")),
+    "netcal": ("netcal", tuple(_NETCAL), netcal),
+    "scikit-learn IsotonicRegression": ("sklearn", ("isotonic",), sklearn_isotonic),
+    "scikit-learn LogisticRegression": ("sklearn", ("dirichlet",), sklearn_logistic),
+    "scipy L-BFGS-B and SLSQP": ("scipy", ("ets",), scipy_ensemble),
+}
+"""Package, methods and fit of each library."""
 
 
 def against_peers(chosen: Sequence[str] = (), images: int = IMAGES) -> None:
-    """Print the time of each fit in seconds and in passes, and NLL and ECE of what was found."""
-    problem = Problem.of(images)
-    unit = milliseconds(
-        lambda: [torch.softmax(torch.as_tensor(case.logits), dim=0).max(dim=0) for case in problem.cases]
-    )
-    title = f"fit on {problem.labels.size:,} pixels of {CLASSES} classes; a softmax+max pass takes {unit:.0f} ms"
-    columns = ("what", "s", "softmax passes", "passes over the cases", "times segcal", "NLL", "ECE, %")
-    shown = table(title, *columns)
+    """Print the cost of each fit, and the quality of what was found."""
+    columns = ("what", "s", "passes over the cases", "times segcal", "MB", "NLL", "ECE, %", "labels moved, %")
+    shown = table(f"fit on {images * 360 * 480:,} pixels of {CLASSES} classes", *columns)
     for method in [name for name in METHODS if not chosen or name in chosen]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ours(method, Problem.of(1))[0]()  # compiles and loads what it needs
-            fit, apply = ours(method, problem)
-            with counted_passes(len(problem.cases)) as passes:
-                fast = _seconds(fit)
-            work = f"{1e3 * fast / unit:.0f}"
-            shown.add_row(f"segcal {method}", f"{fast:.2f}", work, f"{passes[0]:.1f}", "", *_quality(problem, apply))
-            for name, peer in peers_of(method):
-                fit, apply = peer(method, problem)
-                slow = _seconds(fit)
-                row = f"{slow:.2f}", f"{1e3 * slow / unit:.0f}", "", f"{slow / fast:.1f}"
-                shown.add_row(f"  {name}", *row, *_quality(problem, apply))
+        own = dict[str, float]()
+        for library, (package, known, _) in LIBRARIES.items():
+            if method not in known or not find_spec(package):
+                continue
+            found = _in_process(library, method, images)
+            own = own or found
+            title, passes = f"  {library}", ""
+            if library == "segcal":
+                title, passes = f"segcal {method}", f"{found['passes']:.1f}"
+            ratio = f"{found['seconds'] / own['seconds']:.1f}" if passes == "" else ""
+            numbers = (f"{found['nll']:.6f}", f"{100 * found['ece']:.3f}", f"{100 * found['moved']:.2f}")
+            shown.add_row(title, f"{found['seconds']:.2f}", passes, ratio, f"{found['megabytes']:.0f}", *numbers)
     console.print(shown)
+
+
+def _in_process(library: str, method: str, images: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.fitting", library, method, "--images", str(images)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{library} {method} failed: {done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(library: str, method: str, images: int) -> dict[str, float]:
+    """Fit once to compile and load, where that is cheap, then measure a fit."""
+    problem, fitted = Problem.of(images), LIBRARIES[library][2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if library == "segcal":
+            fitted(method, Problem.of(1))[0]()
+        with memory_growth() as growth, counted_passes(len(problem.cases)) as passes:
+            fit, apply = fitted(method, problem)
+            started = perf_counter()
+            fit()
+            seconds = perf_counter() - started
+        quality = _quality(problem, apply)
+    return {"seconds": seconds, "passes": passes[0], "megabytes": (growth.peak or 0) / 1e6, **quality}
 
 
 @contextmanager
@@ -253,17 +275,21 @@ def counted_passes(cases: int) -> Iterator[list[float]]:
         yield passes
 
 
-def _seconds(function: Callable[[], Any]) -> float:
-    started = perf_counter()
-    function()
-    return perf_counter() - started
-
-
-def _quality(problem: Problem, apply: Apply) -> tuple[str, str]:
-    suite = CalibrationSuite(CLASSES)
+def _quality(problem: Problem, apply: Apply) -> dict[str, float]:
+    suite, moved = CalibrationSuite(CLASSES), 0
     with torch.no_grad():
         for logits, labels in zip(problem.logits, problem.label_maps, strict=True):
             probs = apply(logits[None]).double().clamp(min=_SMALLEST)
             suite.update(probs.log(), labels[None])
+            moved += int((probs.argmax(dim=1) != logits[None].argmax(dim=1)).sum())
     found = suite.compute()["all"]
-    return f"{float(found['nll']):.6f}", f"{100 * float(found['ece']):.3f}"
+    return {"nll": float(found["nll"]), "ece": float(found["ece"]), "moved": moved / problem.labels.size}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", choices=tuple(LIBRARIES))
+    parser.add_argument("method", choices=METHODS)
+    parser.add_argument("--images", type=int, default=IMAGES)
+    asked = parser.parse_args()
+    print(json.dumps(measure(asked.library, asked.method, asked.images)))

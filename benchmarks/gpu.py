@@ -70,18 +70,6 @@ def _elapsed(function: Callable[[], Any], calls: int) -> float:
     return float(start.elapsed_time(stop)) / calls
 
 
-def latency(function: Callable[[], Any], repetitions: int = 20) -> float:
-    """Return the milliseconds from a call to its result, with nothing else queued: the median."""
-    times = []
-    for _ in range(repetitions):
-        torch.cuda.synchronize()
-        started = perf_counter()
-        function()
-        torch.cuda.synchronize()
-        times.append(1e3 * (perf_counter() - started))
-    return sorted(times)[repetitions // 2]
-
-
 def prepared(method: str, classes: int, dims: int) -> TemperatureCalibrator:
     """Return a calibrator on the GPU with made-up numbers: the time does not depend on them."""
     settings: dict[str, Any] = {} if method == "ts" else {"spatial_dims": dims}
@@ -128,7 +116,7 @@ def applying() -> None:
         logits, labels = (values.cuda() for values in scene(classes, size, batch))
         with torch.no_grad():
             rate = 2 * logits.numel() * logits.element_size() / device_milliseconds(logits.clone) / 1e6
-            columns = ("what", "plain, ms", "copies", "ms", "copies", "alone, ms", "deferred, copies", "% of bandwidth")
+            columns = ("what", "plain, ms", "copies", "ms", "copies", "deferred, copies", "% of bandwidth")
             shown = table(f"{title}; a copy moves {rate:.0f} GB/s", *columns)
             for part in parts_of(logits, labels):
                 shown.add_row(part.name, *measured(part, logits))
@@ -143,7 +131,7 @@ def measured(part: Part, logits: Tensor) -> tuple[str, ...]:
         before, copy = device_milliseconds(part.run, rounds=3), device_milliseconds(logits.clone)
     found = [f"{before:.3f}", f"{before / copy:.1f}"]
     after, copy = device_milliseconds(part.run), device_milliseconds(logits.clone)
-    found += [f"{after:.3f}", f"{after / copy:.2f}", f"{latency(part.run):.3f}"]
+    found += [f"{after:.3f}", f"{after / copy:.2f}"]
     with deferred_checks():
         queued, copy = device_milliseconds(part.run), device_milliseconds(logits.clone)
     return (*found, f"{queued / copy:.2f}", f"{100 * part.least * copy / queued:.0f}")

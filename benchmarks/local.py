@@ -1,8 +1,8 @@
-"""Local temperature scaling against the paper's nine convolutions, and against a softmax pass."""
+"""Local temperature scaling against the paper's nine convolutions; `lts` and `cts` applied, against a softmax pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.timing import console, milliseconds, scene, table
-from segcal.calibrators.local import LocalTemperatureScaling
+from segcal import Case
+from segcal.calibrators import ContextualTemperatureScaling, LocalTemperatureScaling, TemperatureCalibrator
 from segcal.calibrators.shared.local_training import summed_loss
 from segcal.calibrators.shared.tree import TemperatureTree
+from segcal.functional.context import context_features
 
 
 class NineConvolutions(nn.Module):
@@ -93,22 +95,36 @@ def against_nine_convolutions() -> None:
 
 
 def applying() -> None:
-    """Print how many softmax+max passes and copies the application of LTS takes."""
-    logits, _ = scene(11)
-    image = torch.rand(1, 3, 360, 480)
-    lts = LocalTemperatureScaling(11, image_channels=3)
+    """Print how many softmax+max passes the application of LTS and of contextual temperature scaling takes."""
+    for title, classes, size in (
+        ("11 x 360 x 480", 11, (360, 480)),
+        ("21 x 360 x 480", 21, (360, 480)),
+        ("3 x 64^3", 3, (64, 64, 64)),
+    ):
+        logits, labels = scene(classes, size, batch=2)
+        one = logits[:1].contiguous()
+        unit = milliseconds(partial(_pass, one))  # before the fit, which leaves memory in pieces
+        parts: dict[str, Callable[[], Any]] = {"all features of cts, as for a fit": partial(context_features, one)}
+        for calibrator in _fitted(classes, len(size), [Case(f"{k}", logits[k], labels[k]) for k in range(2)]):
+            parts[f"{calibrator.method}: temperature"] = partial(calibrator.temperature, one)
+            parts[f"{calibrator.method}: probabilities, labels guarded"] = partial(calibrator.predict_proba, one)
+        shown = table(f"apply to one image, {title}", "what", "ms", "softmax+max passes")
+        shown.add_row("softmax + max", f"{unit:.2f}", "1.00")
+        with torch.no_grad():
+            for name, function in parts.items():
+                time = milliseconds(function)
+                shown.add_row(name, f"{time:.2f}", f"{time / unit:.2f}")
+        console.print(shown)
+
+
+def _pass(logits: Tensor) -> Any:
+    return torch.softmax(logits, dim=1).max(dim=1)
+
+
+def _fitted(classes: int, dims: int, cases: Sequence[Case]) -> Iterator[TemperatureCalibrator]:
+    """Yield `lts` with random weights, whose time does not depend on them, and a fitted `cts`."""
+    lts = LocalTemperatureScaling(classes, spatial_dims=dims)
     lts.tree.reset(torch.Generator().manual_seed(0))
     lts.fitted.fill_(True)
-    parts: dict[str, Callable[[], Any]] = {
-        "copy of the logits": logits.clone,
-        "softmax + max": lambda: torch.softmax(logits, dim=1).max(dim=1),
-        "LTS temperature": lambda: lts.temperature(logits, image),
-        "LTS temperature and softmax, labels guarded": lambda: lts.predict_proba(logits, image),
-    }
-    with torch.no_grad():
-        times = {name: milliseconds(function) for name, function in parts.items()}
-    shown = table("apply to one image, 11 x 360 x 480", "what", "ms", "softmax+max passes", "copies")
-    for name, time in times.items():
-        unit, copy = times["softmax + max"], times["copy of the logits"]
-        shown.add_row(name, f"{time:.2f}", f"{time / unit:.2f}", f"{time / copy:.0f}")
-    console.print(shown)
+    yield lts
+    yield ContextualTemperatureScaling(classes, spatial_dims=dims).fit(cases)

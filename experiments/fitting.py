@@ -70,22 +70,40 @@ def fit_methods(
     fitted, moved = dict[str, Calibrator](), (on_device(fit, device), on_device(check, device))
     for method in wanted:
         started = perf_counter()
-        tries = [{"learning_rate": rate, "device": device, **training} for rate in rates]
-        own: dict[str, Any] = {"preset": preset} if method in LEARNED else {}
-        candidates = [
-            (create(method, **about, **own).to(device).fit(moved[0], validation=moved[1], **arguments), arguments)
-            for arguments in (tries if method in LEARNED else [{}])
-        ]
-        best, chosen = min(candidates, key=lambda pair: pair[0].fit_report_.details.get("validation_nll", 0.0))
+        learned = method in LEARNED
+        own: dict[str, Any] = {**about, "preset": preset} if learned else {**about}
+        settings: dict[str, Any] = {"device": device, **training} if learned else {}
+        best, rate = best_of_rates(method, *moved, own, settings, rates if learned else (None,), device)
         fitted[NAMES[method]] = best
         timings[f"fit {NAMES[method]}"] = perf_counter() - started
-        _print_fit(NAMES[method], best, f"learning rate {chosen.get('learning_rate') or '-'}")
+        _print_fit(NAMES[method], best, f"learning rate {rate or '-'}")
         if method == "dirichlet":
             started = perf_counter()
             fitted[SEARCHED] = searched = _searched_dirichlet(best, *moved, about, device)
             timings[f"fit {SEARCHED}"] = perf_counter() - started
             _print_fit(SEARCHED, searched, f"penalty {searched.off_diagonal_penalty:g}")
     return fitted
+
+
+def best_of_rates(
+    method: str,
+    fit: Sequence[Case],
+    check: Sequence[Case],
+    about: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    rates: Sequence[float | None],
+    device: str,
+) -> tuple[Calibrator, float | None]:
+    """Fit a method at each rate with the settings that it has; return the one of least NLL on `check`, and its rate."""
+
+    def attempt(rate: float | None) -> Calibrator:
+        calibrator = create(method, **about).to(device)
+        known = {name: value for name, value in settings.items() if name in calibrator.fit_settings}
+        own: dict[str, Any] = {"learning_rate": rate} if "learning_rate" in calibrator.fit_settings else {}
+        return calibrator.fit(fit, validation=check, **known, **own)
+
+    attempts = [(attempt(rate), rate) for rate in rates]
+    return min(attempts, key=lambda pair: pair[0].fit_report_.details.get("validation_nll") or 0.0)
 
 
 def _searched_dirichlet(

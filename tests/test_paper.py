@@ -108,7 +108,7 @@ App. C: histogram equalisation | experiments.lpba40.preprocessing.equalised
     experiments/test_preprocessing.py::test_equalisation_worked_by_hand
 App. C: 3D U-Net | segcal.networks.unet3d.UNet3D
     networks/test_unet3d.py::test_the_paper_s_network_has_the_channels_of_the_publication
-App. C: training patches with 5 % of foreground | experiments.lpba40.patches.ForegroundPatches
+App. C: training patches with 5 % of foreground | experiments.lpba40.tiling.ForegroundPatches
     experiments/test_votenet.py::test_patches_have_a_twentieth_of_foreground
 App. C: schedule of VoteNet+ | experiments.multi_atlas.presets.PRESETS
     experiments/test_multi_atlas.py::test_lpba40_follows_the_paper

@@ -19,9 +19,11 @@ sys.path.insert(0, str(HERE.parents[1]))
 from experiments.archive import unpack  # noqa: E402
 from experiments.beyond import table as beyond  # noqa: E402
 from experiments.camvid.table import both_forms  # noqa: E402
+from experiments.coco import __main__ as coco  # noqa: E402
 from experiments.lpba40 import gathered as volumes  # noqa: E402
 from experiments.passes import table as passes  # noqa: E402
 from experiments.rows import unpack_rows  # noqa: E402
+from segcal import Results  # noqa: E402
 
 KEEP = ("TS by class", "CTS", "CTS with classes", "CTS with pairs", "LTS", "LTS (preset paper)", "IBTS")
 KEEP += ("IBTS (preset paper)", "ETS", "CMSop", "auto", "IsoReg")
@@ -34,6 +36,7 @@ def main() -> None:
     draw(relative_2d(), "results-beyond.svg")
     draw(relative_3d(), "results-volumes.svg")
     draw(relative_camvid(), "results-camvid.svg")
+    draw(relative_voc(), "results-voc.svg")
     draw(relative_passes(), "results-passes.svg")
 
 
@@ -47,7 +50,7 @@ def relative_2d() -> pd.DataFrame:
 def relative_passes() -> pd.DataFrame:
     """Return the NLL over all pixels, in % of that of TS, by method and task."""
     rows = unpack_rows(passes.MEASURED)
-    without = ("mouse", "hippocampus-mirrored-mean", "nnunet", "nnunet-fold-0")  # few volumes, or no task of its own
+    without = ("hippocampus-mirrored-mean", "nnunet", "nnunet-fold-0")  # few volumes, or no task of its own
     return relative(rows[~rows["part"].isin(without)], passes.TITLES)
 
 
@@ -80,6 +83,18 @@ def relative_camvid() -> pd.DataFrame:
             rows = results.frame[(results.frame["metric"] == "nll") & (results.frame["region"] == "all")]
             nll = rows.groupby("method")["value"].mean()
             found[f"cross-entropy, seed {job.seed}"] = 100 * (nll / nll["TS"] - 1)
+    return pd.DataFrame(found)
+
+
+def relative_voc() -> pd.DataFrame:
+    """Return the NLL over all pixels of VOC, in % of that of TS, by method and split."""
+    found = {}
+    with TemporaryDirectory() as folder:
+        for seed in (0, 1):
+            unpack(coco.MEASURED / f"voc-seed{seed}.zip", run := Path(folder) / f"{seed}")
+            rows = Results.load(run / "results").pooled_frame.query("metric == 'nll' and region == 'all'")
+            nll = rows.set_index("method")["value"]
+            found[f"VOC, split {seed}"] = 100 * (nll / nll["TS"] - 1)
     return pd.DataFrame(found)
 
 

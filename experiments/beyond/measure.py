@@ -8,11 +8,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from experiments.begun import check_unchanged
 from experiments.beyond.methods import Training, method_named
 from experiments.beyond.splits import Task
+from experiments.command import check_unchanged, versions
 from experiments.fitting import count_changes
-from experiments.versions import versions
 from segcal import evaluate
 from segcal.evaluation.results import Results
 from segcal.files import read_json, staged_file, write_json

@@ -74,12 +74,7 @@ def camvid_tasks(root: Path, logits: Path, count: int) -> Iterator[Task]:
     for number in range(count):
         yield Task("camvid", number, drawn_blocks(val, 0.8, number), test, about)
         for video in VIDEOS:
-            own = [case for case in test if sequence_of(case.name) == video]
-            if not own:
-                raise InputError(f"the frames of test must hold the video {video}, got none in '{root}'")
-            fit = drawn_blocks(own, 0.5, number)
-            groups = {case.group for case in fit}
-            yield Task(f"camvid-{video}", number, fit, [case for case in own if case.group not in groups], about)
+            yield Task(f"camvid-{video}", number, *halves(of_video(test, video), number), about)
 
 
 def _held(data: CamVid, job: Job, out: Path, split: Split) -> list[Case]:
@@ -89,6 +84,21 @@ def _held(data: CamVid, job: Job, out: Path, split: Split) -> list[Case]:
         replace(data.read(split, name).case(read_logits(job, out, split, name)), group=group)
         for name, group in groups.items()
     ]
+
+
+def of_video(cases: Sequence[Case], video: str) -> list[Case]:
+    """Return the frames of a video; raise if there are none."""
+    own = [case for case in cases if sequence_of(case.name) == video]
+    if not own:
+        raise InputError(f"the frames of test must hold the video {video}, got none")
+    return own
+
+
+def halves(cases: Sequence[Case], seed: int) -> tuple[list[Case], list[Case]]:
+    """Return the frames of half of the blocks of time, drawn at random, and the others."""
+    fit = drawn_blocks(cases, 0.5, seed)
+    groups = {case.group for case in fit}
+    return fit, [case for case in cases if case.group not in groups]
 
 
 def drawn_blocks(cases: Sequence[Case], share: float, seed: int) -> list[Case]:

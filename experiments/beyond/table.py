@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -91,9 +92,8 @@ def _summary(rows: pd.DataFrame) -> list[str]:
 def _against_ts(tasks: Mapping[str, pd.DataFrame], methods: Sequence[str]) -> list[str]:
     titles, parts = [_TITLES.get(task, task) for task in tasks], []
     for metric, region in _COMPARED[:4]:
-        body = [
-            [method, *(difference(own, method, "TS", metric, region) for own in tasks.values())] for method in methods
-        ]
+        compared = [_of_columns(own)[metric, region] for own in tasks.values()]
+        body = [[method, *(difference(own, method, "TS", metric, region) for own in compared)] for method in methods]
         parts.append(lines([f"{_NAMES[metric]}, {region}, % of TS", *titles], body))
     return parts
 
@@ -102,11 +102,12 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
     """Every metric in every region: means over the splits that a method was measured on; the best in bold."""
     methods = _in_order(rows)
     found = {method: [frame for _, frame in rows[rows["method"] == method].groupby("split")] for method in methods}
+    columns_of = _of_columns(rows)
 
     def column(metric: str, region: str, factor: float, digits: int) -> list[str]:
-        values = [
-            factor * np.mean([mean_value(frame, metric, region) for frame in found[method]]) for method in methods
-        ]
+        splits = columns_of[metric, region].groupby(["method", "split"])
+        means = {key: mean_value(frame, metric, region) for key, frame in splits}
+        values = [factor * np.mean([mean for key, mean in means.items() if key[0] == method]) for method in methods]
         cells = [f"{value:.{digits}f}" for value in values]
         return [f"**{cell}**" if cell == min(cells, key=float) else cell for cell in cells]
 
@@ -123,13 +124,18 @@ def _metrics(rows: pd.DataFrame) -> list[str]:
     return parts
 
 
+def _of_columns(rows: pd.DataFrame) -> dict[Any, pd.DataFrame]:
+    """Return the rows of each metric and region."""
+    return dict(iter(rows.groupby(["metric", "region"], sort=False)))
+
+
 def _beside(header: list[str], methods: list[str], columns: list[list[str]]) -> str:
     return lines(header, [list(row) for row in zip(methods, *columns, strict=True)])
 
 
 def _differences(rows: pd.DataFrame) -> list[str]:
     """Each method against TS and LTS on the same images: mean over the splits, 95 % interval, splits that are lower."""
-    parts = []
+    parts, columns = [], _of_columns(rows)
     for reference in ("TS", "LTS"):
         if reference not in set(rows["method"]):
             continue
@@ -137,7 +143,7 @@ def _differences(rows: pd.DataFrame) -> list[str]:
         for method in _in_order(rows):
             if method in ("UC", reference):
                 continue
-            body.append([method, *(difference(rows, method, reference, *column) for column in _COMPARED)])
+            body.append([method, *(difference(columns[column], method, reference, *column) for column in _COMPARED)])
         titles = [f"{_NAMES[metric]}, {region}" for metric, region in _COMPARED]
         parts.append(lines([f"minus {reference}, % of it", *titles], body))
     return parts

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
+from experiments.command import announce
 from segcal import evaluate
 from segcal.data.sample import BRAIN_SUBJECTS, BRAIN_TRAINING, BRAIN_WEIGHTS, brain_cases, brain_network
 from segcal.data.sample.brain import CLASSES, Subject, simulate_brain
@@ -28,7 +29,6 @@ from segcal.files import staged_file
 from segcal.regions import local_patch_size
 from segcal.training.batches import Batch
 from segcal.training.loop import train
-from segcal.training.progress import Epoch
 from segcal.training.settings import Training
 
 _PATCH = 24  # side of the patches
@@ -91,7 +91,7 @@ def _train(options: argparse.Namespace) -> None:
         batch_size=4,
         spatial_dims=3,
         device=options.device,
-        watch=_watch,
+        watch=announce("brain sample", 20),
     )
     train(objective, samples, settings)
     network = objective.network.cpu().eval()
@@ -112,11 +112,6 @@ def _patches(subject: Subject) -> list[Batch]:
         box = tuple(slice(low, low + _PATCH) for low in lows)
         found.append((image[(slice(None), *box)], labels[box]))
     return found
-
-
-def _watch(epoch: Epoch) -> None:
-    if epoch.number % max(1, epoch.of // 20) == 0:
-        print(f"epoch {epoch.number}/{epoch.of}: loss {epoch.loss:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.archive import pack, unpack
-from experiments.camvid.calibrate import calibrate
+from experiments.camvid.calibrate import calibrate, study
 from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
 from experiments.camvid.network import OutOfTimeError, check_recipe, predict, train_network
 from experiments.camvid.protocols import PROTOCOLS
-from experiments.camvid.study import study
 from experiments.camvid.table import tables
 from experiments.command import given, parser_of, show, status_of
 from experiments.datasets.camvid import Split, open_camvid

@@ -1,31 +1,28 @@
-"""Fit as a protocol says, and measure every method on all frames of `test`."""
+"""Fit as a protocol says, and measure every method on all frames of `test`; and over patch sizes (appendix)."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
-from experiments.beside_paper import joined
 from experiments.camvid.grouped import ShrunkTemperature
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of
 from experiments.camvid.protocols import FITS, Protocol, Source
+from experiments.command import versions
 from experiments.datasets.camvid import CLASSES, VOID, CamVid
 from experiments.fitting import count_changes
-from experiments.versions import versions
-from segcal import evaluate
+from segcal import evaluate, load
 from segcal.calibrators import Calibrator
-from segcal.evaluation.results import Results
 from segcal.files import staged_file, write_json
 from segcal.training.processes import choose_device
+from segcal.types import InputError
 
-_T = TypeVar("_T")
+SIZES = (24, 48, 72, 96, 144)
+STUDY = "study"
+_STUDIED = ("TS", "IBTS", "LTS")
 
 
 def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Protocol, *, device: str) -> None:
@@ -43,18 +40,15 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
     started, test_names = perf_counter(), names_of(data, "test", recipe)
     methods: dict[str, Calibrator | None] = {job.method("UC"): None, **named}
 
-    def measure(names: Sequence[str]) -> Results:
-        return evaluate(
-            source.stream("test", test_names),
-            {name: methods[name] for name in names},
-            num_classes=len(CLASSES),
-            ignore_index=VOID,
-            patch_size=recipe.patch_size,
-            repetitions=recipe.repetitions,
-            seed=0,
-        )
-
-    results = joined(_at_once(measure, list(methods)))
+    results = evaluate(
+        source.stream("test", test_names),
+        methods,
+        num_classes=len(CLASSES),
+        ignore_index=VOID,
+        patch_size=recipe.patch_size,
+        repetitions=recipe.repetitions,
+        seed=0,
+    )
     results.save(folder / "results")
     for name, calibrator in named.items():
         if not isinstance(calibrator, ShrunkTemperature):  # which is made of two that are saved
@@ -62,11 +56,7 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
     timings["evaluate"] = perf_counter() - started
 
     started = perf_counter()
-
-    def changes(names: Sequence[str]) -> dict[str, tuple[int, int]]:
-        return count_changes(source.stream("test", test_names), {name: named[name] for name in names})
-
-    changed = {name: found for part in _at_once(changes, list(named)) for name, found in part.items()}
+    changed = count_changes(source.stream("test", test_names), named)
     timings["count changes"] = perf_counter() - started
     content = {"job": asdict(job), "protocol": protocol, "changed": changed, "seconds": timings, "notes": notes}
     reports = {name: asdict(one.fit_report_) for name, one in named.items()}
@@ -78,9 +68,18 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
     print(f"{title}: seconds", {name: round(value, 1) for name, value in timings.items()}, flush=True)
 
 
-def _at_once(work: Callable[[Sequence[str]], _T], methods: Sequence[str]) -> list[_T]:
-    """Work on a share of the methods in each of several threads; one alone keeps about two cores busy."""
-    count = min(len(methods), max(1, (os.cpu_count() or 1) // 2))
-    ends = [len(methods) * k // count for k in range(count + 1)]
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(work, [methods[start:end] for start, end in pairwise(ends)]))
+def study(job: Job, data: CamVid, out: Path, recipe: Recipe, *, device: str) -> None:
+    """Measure UC, TS, IBTS and LTS of the paper's protocol over patch sizes: results that `segcal figure` draws."""
+    folder = job.folder(out) / "paper"
+    if (folder / STUDY).exists():
+        print(f"{job.name}: studied already")
+        return
+    place = choose_device(device)
+    saved = [folder / "calibrators" / job.method(name) for name in _STUDIED]
+    found: dict[str, Calibrator | None] = {job.method("UC"): None}
+    found |= {path.name: load(path).to(place) for path in saved if path.is_dir()}
+    if len(found) == 1:
+        raise InputError(f"'{folder}' holds no calibrators; run the stage `calibrate` first")
+    source, names = Source(job, data, out, str(place)), names_of(data, "test", recipe)
+    settings = {"num_classes": len(CLASSES), "ignore_index": VOID, "patch_sizes": SIZES, "repetitions": 2}
+    evaluate(source.stream("test", names), found, **settings).save(folder / STUDY)  # type: ignore[arg-type]

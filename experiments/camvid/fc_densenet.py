@@ -6,14 +6,12 @@ On the way up a block passes on only what its own layers made, or the number of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from segcal.types import Image, InputError, Logits
 
@@ -29,49 +27,44 @@ _PUBLISHED: dict[int, tuple[int, tuple[int, ...], int]] = {
 
 
 class FCDenseNet(nn.Module):
-    """Image to logits, for images of any size from `2 ** len(layers)` pixels a side.
+    """Image of three channels to logits, for images of any size from `2 ** len(layers)` pixels a side.
 
     Args:
         num_classes: L.
-        image_channels: C.
         growth: Maps that each layer adds.
         layers: Layers of each dense block on the way down; the way up mirrors them.
         bottleneck: Layers of the block between.
         first: Maps of the first convolution.
         dropout: Share of maps' values dropped after each convolution in training.
-        checkpointing: Whether to recompute the dense layers in the backward pass instead of keeping their activations:
-            a third of the memory, a third more time, the same numbers.
     """
 
     def __init__(
         self,
         num_classes: int,
         *,
-        image_channels: int = 3,
         growth: int = 16,
         layers: Sequence[int] = (4, 5, 7, 10, 12),
         bottleneck: int = 15,
         first: int = 48,
         dropout: float = 0.2,
-        checkpointing: bool = False,
     ) -> None:
         super().__init__()
         self.smallest = 2 ** len(layers)
-        self.first = nn.Conv2d(image_channels, first, 3, padding=1)
+        self.first = nn.Conv2d(3, first, 3, padding=1)
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
         channels, skips = first, []
         for count in layers:
-            self.down.append(_DenseBlock(channels, growth, count, dropout, checkpointing))
+            self.down.append(_DenseBlock(channels, growth, count, dropout))
             channels += count * growth
             skips.append(channels)
             self.shrink.append(_shrink(channels, dropout))
-        self.bottleneck = _DenseBlock(channels, growth, bottleneck, dropout, checkpointing)
+        self.bottleneck = _DenseBlock(channels, growth, bottleneck, dropout)
         self.enlarge, self.up = nn.ModuleList(), nn.ModuleList()
         made = bottleneck * growth
         for count, skip in zip(reversed(layers), reversed(skips), strict=True):
             self.enlarge.append(nn.ConvTranspose2d(made, made, 3, stride=2))
             channels = made + skip
-            self.up.append(_DenseBlock(channels, growth, count, dropout, checkpointing))
+            self.up.append(_DenseBlock(channels, growth, count, dropout))
             made = count * growth
         self.last = nn.Conv2d(channels + made, num_classes, 1)
         self.apply(_initialise)
@@ -94,7 +87,7 @@ class FCDenseNet(nn.Module):
         return cast(Tensor, self.last(maps))
 
 
-def fc_densenet(depth: Depth, num_classes: int, *, image_channels: int = 3, checkpointing: bool = False) -> FCDenseNet:
+def fc_densenet(depth: Depth, num_classes: int) -> FCDenseNet:
     """The network of 56, 67 or 103 layers as published.
 
     Its 1.4, 3.5 and 9.4 million numbers are the published 1.5, 3.5 and 9.4: the statistics of batch normalisation are
@@ -106,14 +99,7 @@ def fc_densenet(depth: Depth, num_classes: int, *, image_channels: int = 3, chec
     if depth not in _PUBLISHED:
         raise InputError(f"depth must be one of {', '.join(map(str, _PUBLISHED))}, got {depth}")
     growth, layers, bottleneck = _PUBLISHED[depth]
-    return FCDenseNet(
-        num_classes,
-        image_channels=image_channels,
-        growth=growth,
-        layers=layers,
-        bottleneck=bottleneck,
-        checkpointing=checkpointing,
-    )
+    return FCDenseNet(num_classes, growth=growth, layers=layers, bottleneck=bottleneck)
 
 
 class _DenseLayer(nn.Module):
@@ -125,8 +111,7 @@ class _DenseLayer(nn.Module):
         self.conv = nn.Conv2d(channels, growth, 3, padding=1)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, *features: Maps) -> Maps:
-        maps = features[0] if len(features) == 1 else torch.cat(features, dim=1)
+    def forward(self, maps: Maps) -> Maps:
         active = torch.relu_(self.norm(maps))
         return cast(Tensor, self.dropout(self.conv(active)))
 
@@ -134,39 +119,14 @@ class _DenseLayer(nn.Module):
 class _DenseBlock(nn.Module):
     """The maps themselves, then what each layer made."""
 
-    def __init__(self, channels: int, growth: int, count: int, dropout: float, checkpointing: bool) -> None:
+    def __init__(self, channels: int, growth: int, count: int, dropout: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(_DenseLayer(channels + k * growth, growth, dropout) for k in range(count))
-        self.checkpointing = checkpointing
 
     def forward(self, maps: Maps) -> Maps:
-        if self.checkpointing and self.training and torch.is_grad_enabled():
-            features = [maps]  # separate, so that the concatenation of all maps is not kept for each layer
-            for layer in self.layers:
-                features.append(_recomputed(cast(_DenseLayer, layer), features))
-            return torch.cat(features, dim=1)
         for layer in self.layers:
             maps = torch.cat([maps, layer(maps)], dim=1)
         return maps
-
-
-def _recomputed(layer: _DenseLayer, features: Sequence[Maps]) -> Maps:
-    """Return the output of a layer, which is computed again in the backward pass."""
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _statistics_kept(layer.norm)
-
-    return cast(Tensor, checkpoint(layer, *features, use_reentrant=False, context_fn=contexts))
-
-
-@contextmanager
-def _statistics_kept(norm: nn.BatchNorm2d) -> Iterator[None]:
-    """Freeze running statistics while a layer is recomputed: they have seen this batch already."""
-    momentum, norm.momentum = norm.momentum, 0.0
-    try:
-        yield
-    finally:
-        norm.momentum = momentum
 
 
 def _shrink(channels: int, dropout: float) -> nn.Sequential:

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from experiments.begun import check_unchanged
 from experiments.camvid.augment import Augmentation
 from experiments.camvid.fc_densenet import FCDenseNet
 from experiments.camvid.jobs import Job, Recipe
@@ -33,8 +32,8 @@ from experiments.camvid.quality import (
     measure,
     normalised,
 )
+from experiments.command import announce, check_unchanged, versions
 from experiments.datasets.camvid import VOID, CamVid, Frame, Split
-from experiments.versions import versions
 from segcal.data.io.arrays import Npy
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.losses import PixelLoss
@@ -216,11 +215,10 @@ def _plain(network: nn.Module) -> dict[str, Tensor]:
 
 def _watch(checkpoint_every: int, minutes: float | None) -> Watch:
     """Print 25 times or so; stop after a checkpoint once the time is over."""
-    started = perf_counter()
+    started, tell = perf_counter(), announce("training", 25)
 
     def watch(epoch: Epoch) -> None:
-        if epoch.number % max(1, epoch.of // 25) == 0 or epoch.number == epoch.of:
-            print(f"epoch {epoch.number}/{epoch.of}: loss {epoch.loss:.4f}, {epoch.seconds:.1f} s", flush=True)
+        tell(epoch)
         over = minutes is not None and perf_counter() - started > 60 * minutes
         if over and epoch.number % checkpoint_every == 0 and epoch.number < epoch.of:
             raise OutOfTimeError(f"{minutes} minutes are over after epoch {epoch.number}; run again to go on")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -44,33 +45,16 @@ class Source:
             yield replace(case, group=groups[name])
 
 
-def fit_as_paper(
-    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
+def fit_with_validation(
+    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any], *, preset: Preset
 ) -> dict[str, Calibrator]:
-    """Every method on 90 frames; 11 others choose the epoch of those that are trained, by segcal's schedule."""
-    wanted = tuple(NAMES) if source.job.loss == "ce" else _OF_JOINT
-    return _fit_with_validation(source, recipe, wanted, "default", recipe.calibrator_epochs, timings, notes)
+    """Methods on 90 frames, with 11 others to choose the epoch of those that are trained; LTS with a floor below too.
 
-
-def fit_by_schedule(
-    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
-) -> dict[str, Calibrator]:
-    """Those that are trained, on the same frames, by the paper's own schedule: 100 epochs at 1e-5, then 1e-6."""
-    wanted = _TRAINED if source.job.loss == "ce" else _OF_JOINT
-    epochs = min(_PAPER_EPOCHS, recipe.calibrator_epochs)
-    return _fit_with_validation(source, recipe, wanted, "paper", epochs, timings, notes)
-
-
-def _fit_with_validation(
-    source: Source,
-    recipe: Recipe,
-    wanted: Sequence[str],
-    preset: Preset,
-    epochs: int,
-    timings: dict[str, float],
-    notes: dict[str, Any],
-) -> dict[str, Calibrator]:
-    """Methods on 90 of the frames of `val`, with 11 to choose the epoch; LTS with a floor below as well."""
+    In segcal's form all methods of the table; in the paper's (100 epochs at 1e-5, then 1e-6) those that are trained.
+    """
+    paper = preset == "paper"
+    wanted = _OF_JOINT if source.job.loss != "ce" else _TRAINED if paper else tuple(NAMES)
+    epochs = min(_PAPER_EPOCHS, recipe.calibrator_epochs) if paper else recipe.calibrator_epochs
     fit_names, check_names = calibration_split(names_of(source.data, "val", recipe))
     notes |= {"fit": list(fit_names), "validation": list(check_names)}
     cases = list(source.stream("val", fit_names))
@@ -131,8 +115,8 @@ def fit_beyond(
 
 
 FITS: dict[Protocol, Callable[[Source, Recipe, dict[str, float], dict[str, Any]], dict[str, Calibrator]]] = {
-    "paper": fit_as_paper,
-    "schedule": fit_by_schedule,
+    "paper": partial(fit_with_validation, preset="default"),
+    "schedule": partial(fit_with_validation, preset="paper"),
     "grouped": fit_grouped,
     "beyond": fit_beyond,
 }

@@ -25,12 +25,9 @@ _CHOICES = {"best_epoch": "epoch", "share": "share of the tree"}
 
 def tables(out: Path, test: Test = "wilcoxon") -> str:
     """All tables as Markdown: the two forms of the paper's protocol together, then the other protocols."""
-    done = {protocol: finished(out, protocol) for protocol in PROTOCOLS}
-    del done["paper"], done["schedule"]
-    groups = {
-        "the paper's frames": both_forms(out),
-        **{f"protocol {protocol}": found for protocol, found in done.items()},
-    }
+    others = [protocol for protocol in PROTOCOLS if protocol not in ("paper", "schedule")]
+    groups = {"the paper's frames": both_forms(out)}
+    groups |= {f"protocol {protocol}": finished(out, protocol) for protocol in others}
     parts = _networks(out)
     for title, found in groups.items():
         parts += _over_seeds(found, title)

@@ -21,16 +21,14 @@ import torch
 from PIL import Image
 
 from experiments import archive as archives
-from experiments.begun import check_unchanged
 from experiments.beside_paper import AS_PRINTED, markdown, pooled
 from experiments.coco.networks import load_network
-from experiments.command import given, parser_of, status_of
+from experiments.command import check_unchanged, given, parser_of, status_of, versions
 from experiments.datasets.coarse import CoarseFolder, open_coarse
 from experiments.datasets.coco import SIZES, Coco, open_coco
 from experiments.datasets.splits import shuffled_parts
 from experiments.datasets.voc import BACKGROUND, CLASSES, VOID, Voc, open_voc
 from experiments.fitting import LEARNED, NAMES, count_changes, fit_methods
-from experiments.versions import versions
 from segcal import Results, evaluate
 from segcal.calibrators import Calibrator
 from segcal.calibrators.local import Preset

@@ -34,32 +34,30 @@ class NestedFold:
     calibration: tuple[Fold, ...]
 
 
-def cross_validation(names: Sequence[str], folds: int = 2, *, validation: int = 0, seed: int = 0) -> tuple[Fold, ...]:
-    """Split names into k folds, each tested once.
+def cross_validation(names: Sequence[str], *, validation: int = 0, seed: int = 0) -> tuple[Fold, Fold]:
+    """Split names into two halves, each tested once.
 
     Args:
         names: What to split.
-        folds: k.
         validation: Names of each fold that are taken from what is fitted on, to choose on.
         seed: Random seed of the order.
 
-    >>> tuple(len(fold.test) for fold in cross_validation(list("abcdefg"), 3))
-    (3, 2, 2)
+    >>> tuple(len(fold.test) for fold in cross_validation(list("abcde")))
+    (3, 2)
     """
-    if not 2 <= folds <= len(names):
-        raise InputError(f"folds must be 2 to {len(names)}, the number of names, got {folds}")
-    ordered, found = _shuffled(names, seed), []
-    parts = [ordered[k::folds] for k in range(folds)]
-    for k, test in enumerate(parts):
-        rest = [name for other in (*parts[k + 1 :], *parts[:k]) for name in other]
+    ordered = _shuffled(names, seed)
+    one, other = ordered[::2], ordered[1::2]
+    if min(len(one), len(other)) <= validation:
+        raise InputError(
+            f"{len(other)} names, of which {validation} are to validate on, leave none to fit on; use more names "
+            "or less validation"
+        )
+
+    def fold(rest: Sequence[str], test: Sequence[str]) -> Fold:
         fitted = len(rest) - validation
-        if fitted < 1:
-            raise InputError(
-                f"{len(rest)} names, of which {validation} are to validate on, leave none to fit on; use more names "
-                "or less validation"
-            )
-        found.append(Fold(tuple(rest[:fitted]), tuple(rest[fitted:]), tuple(test)))
-    return tuple(found)
+        return Fold(tuple(rest[:fitted]), tuple(rest[fitted:]), tuple(test))
+
+    return fold(other, one), fold(one, other)
 
 
 def nested_cross_validation(names: Sequence[str], *, validation: int = 3, seed: int = 0) -> tuple[NestedFold, ...]:

@@ -11,14 +11,14 @@ from typing import Any
 import pandas as pd
 import torch
 
+from experiments.command import versions
 from experiments.datasets.splits import NestedFold
-from experiments.fitting import NAMES, count_changes, on_device
+from experiments.fitting import LEARNED, NAMES, best_of_rates, count_changes, on_device
 from experiments.lpba40.network import normalised, read_logits
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import Job
-from experiments.versions import versions
 from segcal import evaluate
-from segcal.calibrators import Calibrator, create, methods
+from segcal.calibrators import Calibrator, methods
 from segcal.files import staged_file, write_json
 from segcal.regions import local_patch_size
 from segcal.training.processes import choose_device
@@ -34,7 +34,6 @@ METHODS = (UNCALIBRATED, *_FIRST, *(name for name in NAMES if name not in _FIRST
 """Methods measured by default: the rows of the paper's table and `cts` first, what takes longest last."""
 
 ROWS, PATCHES, REPORT = "rows.csv.gz", "patches.csv.gz", "report.json"
-_TUNED = ("ibts", "lts")
 _REPETITIONS = 2  # intervals are taken over all folds, when tables are made
 
 
@@ -99,17 +98,9 @@ def fitted(
     settings["crop"] = recipe.calibrator_crop
     if method not in SCHEDULE or job.small:
         settings["epochs"] = recipe.calibrator_epochs
-    moved = on_device(fit, home), on_device(check, home)
-
-    def attempt(rate: float | None) -> Calibrator:
-        calibrator = create(name, **about, spatial_dims=3, image_channels=1, **own).to(home)
-        known = {
-            key: value for key, value in {**settings, "learning_rate": rate}.items() if key in calibrator.fit_settings
-        }
-        return calibrator.fit(moved[0], validation=moved[1], **known)
-
-    attempts = [attempt(rate) for rate in (recipe.rates if method in _TUNED else (None,))]
-    return min(attempts, key=lambda one: one.fit_report_.details.get("validation_nll") or 0.0)
+    of = {**about, "spatial_dims": 3, "image_channels": 1, **own}
+    rates = recipe.rates if method in LEARNED else (None,)
+    return best_of_rates(name, on_device(fit, home), on_device(check, home), of, settings, rates, home)[0]
 
 
 def _cases(job: Job, fold: int, data: PreparedFolder, scratch: Path, names: Sequence[str]) -> list[Case]:

@@ -13,18 +13,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from experiments.begun import check_unchanged
+from experiments.command import announce, check_unchanged, versions
 from experiments.datasets.splits import Fold
-from experiments.lpba40.patches import OUTSIDE, ForegroundPatches
 from experiments.lpba40.prepared import Prepared, PreparedFolder
 from experiments.lpba40.recipes import Job, Recipe
-from experiments.lpba40.tiling import predict_tiled
-from experiments.versions import versions
+from experiments.lpba40.tiling import OUTSIDE, ForegroundPatches, predict_tiled
 from segcal.files import MARKER, read_json, staged_file, staged_folder, write_json
 from segcal.training.batches import Batch
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
-from segcal.training.progress import Epoch, Watch
 from segcal.training.settings import Training
 from segcal.types import Array
 
@@ -63,7 +60,7 @@ def train_network(
         spatial_dims=3,
         seed=job.seed,
         device=device,
-        watch=_watch(f"{job.name}, fold {fold}"),
+        watch=announce(f"{job.name}, fold {fold}", 6),
         checkpoint=kept / "checkpoints",
         checkpoint_every=max(1, recipe.epochs // 5),
     )
@@ -176,16 +173,3 @@ def _held(volumes: Sequence[Prepared], device: torch.device) -> list[Batch]:
         labels = np.pad(volume.labels, gaps, constant_values=OUTSIDE)
         held.append((torch.from_numpy(image).to(device), torch.from_numpy(labels).to(device)))
     return held
-
-
-def _watch(title: str) -> Watch:
-    def watch(epoch: Epoch) -> None:
-        if epoch.number % max(1, epoch.of // 6) == 0 or epoch.number == epoch.of:
-            dice = 1 - (epoch.validation or 0.0)
-            print(
-                f"{title}: epoch {epoch.number}/{epoch.of}, loss {epoch.loss:.4f}, validation Dice {dice:.4f}, "
-                f"{epoch.seconds:.2f} s",
-                flush=True,
-            )
-
-    return watch

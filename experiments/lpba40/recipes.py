@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from experiments.datasets.splits import NestedFold, nested_cross_validation, shuffled_parts
-from experiments.lpba40.patches import FOREGROUND
-from experiments.lpba40.tiling import CENTRE, PATCH
+from experiments.lpba40.tiling import CENTRE, FOREGROUND, PATCH
 from segcal.networks.unet3d import UNet3D
 
 Data = Literal["lpba40", "hippocampus", "mouse_brain"]

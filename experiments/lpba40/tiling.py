@@ -1,4 +1,4 @@
-"""Predict a volume patch by patch, keeping the centre of each patch (appendix "Implementation": 72^3 and 40^3)."""
+"""Patches of volumes (appendix "Implementation"): random ones to train on, and tiles of which the centre is kept."""
 
 from __future__ import annotations
 
@@ -10,10 +10,52 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.training.batches import Batch
 from segcal.types import Array, Image, InputError, Logits
 
 PATCH, CENTRE = 72, 40
 """Sides of a patch and of the part of its logits that is kept, in the paper."""
+FOREGROUND = 0.05
+"""Least share of foreground in a training patch, in the paper."""
+OUTSIDE = 255
+"""Label of the voxels that volumes are padded with."""
+
+_TRIES = 20
+
+
+class ForegroundPatches:
+    """Cut a random patch out of each volume of a batch, with at least a given share of foreground where possible.
+
+    The last array of a batch is the labels: 0 is background and `OUTSIDE` padding. A patch with less foreground is
+    drawn again, up to 20 times. An axis that is shorter than a patch is taken whole.
+
+    Args:
+        size: Side of a patch.
+        share: Least share of foreground.
+    """
+
+    def __init__(self, size: int, share: float = FOREGROUND) -> None:
+        self.size, self.share = size, share
+
+    def __call__(self, batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:
+        """Return the patches of a batch; each volume has its own random numbers."""
+        labels = batch[-1]
+        if max(labels.shape[-3:]) <= self.size:
+            return batch
+        boxes = [self._box(own, random) for own, random in zip(labels, randoms, strict=True)]
+        return tuple(torch.stack([own[(..., *box)] for own, box in zip(part, boxes, strict=True)]) for part in batch)
+
+    def _box(self, labels: Tensor, random: np.random.Generator) -> tuple[slice, ...]:
+        box: tuple[slice, ...] = ()
+        for _ in range(_TRIES):
+            starts = [
+                int(random.integers(0, max(length - self.size, 0), endpoint=True)) for length in labels.shape[-3:]
+            ]
+            box = tuple(slice(start, start + self.size) for start in starts)
+            own = labels.reshape(labels.shape[-3:])[box]
+            if float(((own > 0) & (own != OUTSIDE)).float().mean()) >= self.share:
+                break
+        return box
 
 
 class Tile(NamedTuple):
@@ -64,17 +106,16 @@ def _along_axis(length: int, patch: int, centre: int) -> list[tuple[slice, slice
 
 def predict_tiled(
     network: Callable[[Image], Logits],
-    image: Array | Tensor,
+    image: Array,
     out: Array,
     *,
     patch: int = PATCH,
     centre: int = CENTRE,
-    batch_size: int = 1,
     device: torch.device | str = "cpu",
 ) -> None:
     """Write the logits `[L, *S]` of an image `[C, *S]` into `out`, which may be a memory-mapped array on disk.
 
-    Only `batch_size` patches are in memory at a time, so neither a large volume nor many classes exhaust it.
+    Only one patch is in memory at a time, so neither a large volume nor many classes exhaust it.
 
     Args:
         network: Maps `[B, C, *S]` to `[B, L, *S]`; switch it to evaluation mode first.
@@ -82,20 +123,12 @@ def predict_tiled(
         out: Where the logits go, in its own dtype.
         patch: Side of the patches.
         centre: Side of the part of each patch that is kept.
-        batch_size: Patches in one call of the network.
         device: Where the network is.
     """
     if tuple(out.shape[1:]) != tuple(image.shape[1:]):
         raise InputError(f"out must have shape (L, {', '.join(map(str, image.shape[1:]))}), got {tuple(out.shape)}")
-    tiles = list(tiles_of(image.shape[1:], patch=patch, centre=centre))
-    for start in range(0, len(tiles), batch_size):
-        part = tiles[start : start + batch_size]
-        patches = torch.stack([_tensor(image[(slice(None), *tile.read)]) for tile in part])
+    for tile in tiles_of(image.shape[1:], patch=patch, centre=centre):
+        own = torch.as_tensor(np.array(image[(slice(None), *tile.read)]))
         with torch.inference_mode():
-            logits = network(patches.to(device)).float().cpu().numpy()
-        for tile, own in zip(part, logits, strict=True):
-            out[(slice(None), *tile.kept)] = own[(slice(None), *tile.inner)]
-
-
-def _tensor(values: Array | Tensor) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+            logits = network(own[None].to(device))[0].float().cpu().numpy()
+        out[(slice(None), *tile.kept)] = logits[(slice(None), *tile.inner)]

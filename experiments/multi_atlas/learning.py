@@ -11,19 +11,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from experiments.lpba40.patches import OUTSIDE, ForegroundPatches
-from experiments.lpba40.tiling import predict_tiled
+from experiments.command import announce, versions
+from experiments.lpba40.tiling import OUTSIDE, ForegroundPatches, predict_tiled
 from experiments.multi_atlas.presets import Fold, Preset
-from experiments.multi_atlas.registering import WARPS
-from experiments.multi_atlas.volumes import reader
+from experiments.multi_atlas.volumes import WARPS, reader
 from experiments.multi_atlas.votenet import VoteLoss, VoteNet
-from experiments.versions import versions
 from segcal.files import staged_file, write_json
 from segcal.fusion.registration import Pair, Volume, Warp, read_warp
 from segcal.training.batches import Sample
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
-from segcal.training.progress import Epoch
 from segcal.training.settings import Training
 from segcal.types import Array, InputError
 
@@ -85,7 +82,7 @@ def train_network(out: Path, fold: Fold, preset: Preset, *, device: str, seed: i
         device=device,
         checkpoint=folder / "checkpoints",
         checkpoint_every=max(1, preset.epochs // 4),
-        watch=_watch,
+        watch=announce(f"fold {fold.number}", 10),
     )
     with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # batches have one shape
         history = train(VoteLoss(network), learn, settings, validation=check, augment=ForegroundPatches(preset.patch))
@@ -152,12 +149,3 @@ def _padded(array: Array, space: Array, device: torch.device, *, value: int = 0)
     missing = [int(full - length) for full, length in zip(space, array.shape, strict=True)]
     sides = (0, missing[2], 0, missing[1], 0, missing[0])
     return F.pad(torch.from_numpy(np.ascontiguousarray(array))[None], sides, value=value).to(device)
-
-
-def _watch(epoch: Epoch) -> None:
-    if epoch.number % max(1, epoch.of // 10) == 0 or epoch.number == epoch.of:
-        print(
-            f"  epoch {epoch.number}/{epoch.of}: loss {epoch.loss:.4f}, validation {epoch.validation:.4f}, "
-            f"{epoch.seconds:.1f} s",
-            flush=True,
-        )

@@ -79,7 +79,8 @@ def small(preset: Preset) -> Preset:
     """Return the protocol in a form that a CPU finishes in a minute, on few small volumes: its numbers mean nothing."""
     return replace(
         preset,
-        sizes=(2, 1, 3) if preset.folds == 2 else (2, 1, 2),
+        sizes=(2, 1, 2),
+        folds=1,
         registration=RegistrationSettings(affine_iterations=3, iterations=(5, 3)),
         features=2,
         depth=1,

@@ -11,7 +11,7 @@ import pandas as pd
 from experiments.beside_paper import lines, markdown, mean_with_interval
 from experiments.multi_atlas.calibrating import METHODS, OUTLINE
 from experiments.multi_atlas.fusing import BASELINES, BOUNDS, MEASURES
-from experiments.multi_atlas.registering import REPORT
+from experiments.multi_atlas.volumes import REPORT
 from segcal.evaluation.results import Results
 from segcal.files import read_json
 from segcal.statistics import Test

@@ -1,21 +1,33 @@
-"""Stage `prepare`: NIfTI volumes -> small files that the later stages read without any NIfTI library."""
+"""Stages `prepare` and `register`: NIfTI volumes to small files, and every atlas of a fold to its other volumes.
+
+Later stages read these files without any NIfTI library.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 
 from experiments.lpba40.prepare import around, opened, read_volume
 from experiments.lpba40.preprocessing import equalised
 from experiments.multi_atlas.presets import Fold, Preset, folds_of
-from segcal.files import staged_file
-from segcal.fusion.registration import Volume, decoded, encoded, normalised
+from segcal.files import staged_file, write_json
+from segcal.fusion.registration import (
+    RegistrationOutcome,
+    Volume,
+    decoded,
+    encoded,
+    normalised,
+    register_pairs,
+)
 from segcal.types import InputError
 
-VOLUMES = "volumes"
+VOLUMES, WARPS, REPORT = "volumes", "warps", "registration.json"
 _MARGIN = 2
+_EVERY = 50
 
 
 def prepare(data: Path, out: Path, preset: Preset, *, template: Path | None = None) -> None:
@@ -73,3 +85,27 @@ def label_set(out: Path) -> list[int]:
     for path in sorted((out / VOLUMES).glob("*.npz")):
         found.update(np.unique(read_prepared(path.stem, folder=out / VOLUMES).labels).tolist())
     return sorted(found - {0})
+
+
+def register_all(out: Path, preset: Preset, *, processes: int) -> None:
+    """Register what is not registered yet, and report the failures."""
+    pairs = [pair for fold in prepared_folds(out, preset) for pair in fold.all_pairs]
+    started = perf_counter()
+
+    def watch(outcome: RegistrationOutcome, done: int, count: int) -> None:
+        if done % _EVERY == 0 or done == count:
+            print(f"registered {done} of {count} pairs in {perf_counter() - started:.0f} s", flush=True)
+        if outcome.problem:
+            print(f"  failed: {_failure(outcome)}", flush=True)
+
+    outcomes = register_pairs(pairs, reader(out), out / WARPS, preset.registration, processes=processes, watch=watch)
+    failed = [_failure(outcome) for outcome in outcomes if outcome.problem]
+    figures = np.array([outcome.quality for outcome in outcomes if outcome.quality is not None])
+    means = dict(zip(("centred", "affine", "deformable", "folding"), figures.mean(axis=0).tolist(), strict=True))
+    with staged_file(out / REPORT) as file:
+        write_json(file, {"pairs": len(pairs), "failed": failed, "mean": means})
+    print(f"{len(pairs)} pairs, {len(failed)} failed; mean similarity {means}")
+
+
+def _failure(outcome: RegistrationOutcome) -> str:
+    return f"{outcome.pair.atlas} to {outcome.pair.target}: {outcome.problem}"

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from experiments.lpba40.patches import OUTSIDE
+from experiments.lpba40.tiling import OUTSIDE
 from segcal.types import InputError
 
 Volumes = Float[Tensor, "B C D H W"]

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     if options.stage == "table":
-        show(tables(unpack_rows(MEASURED) if options.out is None else gathered(options.out)[0]), options.out)
+        show(tables(unpack_rows(MEASURED) if options.out is None else gathered(options.out)), options.out)
     elif options.stage == "archive":
         _archive(given(options.out, "--out"))
     elif options.stage == "predict":
@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _archive(out: Path) -> None:
     """Keep what the tables are made from beside the experiment; other tasks stay as they are."""
-    known, (own, _) = unpack_rows(MEASURED), gathered(out)
+    known, own = unpack_rows(MEASURED), gathered(out)
     pack_rows(pd.concat([known[~known["part"].isin(own["part"])], own[known.columns]]), MEASURED, COLUMNS)
 
 

@@ -14,7 +14,7 @@ from experiments.passes.sets import FREE, PLAIN, POOL, SETS, SINGLE
 from experiments.passes.tasks import Task
 from segcal import Case, create, evaluate
 from segcal.calibrators import Calibrator
-from segcal.files import read_json, staged_file, write_json
+from segcal.files import staged_file, write_json
 from segcal.types import InputError
 
 REPORT, ROWS = "report.json", "rows.csv.gz"
@@ -62,10 +62,9 @@ def _fitted(method: str, cases: Sequence[Case], about: dict[str, Any], dims: int
     return create(name, **about, **own).fit(cases)
 
 
-def gathered(out: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return all rows that are there, and what each fit of `pool` chose."""
+def gathered(out: Path) -> pd.DataFrame:
+    """Return all rows that are there."""
     paths = sorted((out / "measured").glob(f"*/*/*/{REPORT}"))
     if not paths:
         raise InputError(f"'{out}' holds nothing measured; run `python -m experiments.passes measure` first")
-    reports = pd.DataFrame([read_json(path) for path in paths])
-    return pd.concat([pd.read_csv(path.with_name(ROWS)) for path in paths], ignore_index=True), reports
+    return pd.concat([pd.read_csv(path.with_name(ROWS)) for path in paths], ignore_index=True)

@@ -23,7 +23,7 @@ TITLES = {
     "camvid-0001TP": "CamVid, within 0001TP",
     "camvid-Seq05VD": "CamVid, within Seq05VD",
     "hippocampus-200": "Hippocampus, 200 volumes",
-    "mouse": "Mouse brain, sides not exchanged",
+    "mouse": "Mouse brain, 37 structures",
     "hippocampus-mirrored": "Hippocampus, flips in training",
     "hippocampus-mirrored-mean": "Hippocampus, flips in training, mean of 8 mirrors",
     "nnunet": "Hippocampus, nnU-Net, mean of 3 folds",
@@ -53,12 +53,14 @@ def better(rows: pd.DataFrame) -> str:
 
 def _against(tasks: dict[str, pd.DataFrame], dims: int, metric: str, name: str) -> list[str]:
     header = [f"{name}, All, % of the better", "passes", *(TITLES[part] for part in tasks)]
-    body = [["TS or CTS", "0", *(better(own) for own in tasks.values())]]
+    best = [better(own) for own in tasks.values()]
+    compared = [own[(own["metric"] == metric) & (own["region"] == "all")] for own in tasks.values()]
+    body = [["TS or CTS", "0", *best]]
     for method in dict.fromkeys((*methods(dims), *MEAN_ROWS, *FOLD_ROWS)):
-        if any(method in set(own["method"]) and method != better(own) for own in tasks.values()):
+        pairs = list(zip(compared, best, strict=True))
+        if any(method in set(own["method"]) and method != base for own, base in pairs):
             cells = [
-                difference(own, method, better(own), metric, "all") if method != better(own) else "the better"
-                for own in tasks.values()
+                difference(own, method, base, metric, "all") if method != base else "the better" for own, base in pairs
             ]
             body.append([method, _number(method, dims), *cells])
     return [lines(header, body)]

@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.beyond.splits import VIDEOS, drawn_blocks
-from experiments.datasets.camvid import BLOCKS, CLASSES, VOID, open_camvid, sequence_of, time_groups
+from experiments.beyond.splits import VIDEOS, drawn_blocks, halves, of_video
+from experiments.datasets.camvid import BLOCKS, CLASSES, VOID, open_camvid, time_groups
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import Job
 from experiments.passes.predict import predicted
 from experiments.passes.sets import MEAN_ROWS, OTHERS, SETS, methods
 from experiments.passes.views import ORIGINAL
 from segcal.types import Array, Case
-
-HALF = 0.5
 
 
 @dataclass(frozen=True)
@@ -99,12 +97,9 @@ def camvid_tasks(out: Path, data: Path, splits: int, every: int = 1) -> Iterator
             number, drawn = place * splits + split, drawn_blocks(val, 0.8, split)
             shared = (number, folder, tuple(others))
             for video in VIDEOS:
-                own = [case for case in test if sequence_of(case.name) == video]
+                own = of_video(test, video)
                 yield Task(f"camvid, {video}", *shared, drawn, own, about)
-                fit = drawn_blocks(own, HALF, split)
-                groups = {case.group for case in fit}
-                rest = [case for case in own if case.group not in groups]
-                yield Task(f"camvid-{video}", *shared, fit, rest, about)
+                yield Task(f"camvid-{video}", *shared, *halves(own, split), about)
 
 
 def volume_tasks(out: Path, job: Job, prepared: Path, folds: Sequence[int] = (0, 1)) -> Iterator[Task]:

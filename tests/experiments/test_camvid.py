@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -17,7 +16,6 @@ from safetensors.torch import load_file
 from experiments.beside_paper import joined, paper_numbers
 from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
-from experiments.camvid.calibrate import calibrate
 from experiments.camvid.grouped import ShrunkTemperature, summed_nll, temperature_pair
 from experiments.camvid.jobs import LOSSES, PRESETS, Job
 from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
@@ -405,22 +403,6 @@ def test_frames_are_tested_by_blocks_of_time(finished_run: Path, tree: Path) -> 
     source = Source(Job("tiny", "ce", 0), open_camvid(tree), finished_run, "cpu")
     groups = [case.group for case in source.stream("test", NAMES["test"])]
     assert groups == list(time_groups(sorted(NAMES["test"]), 10).values())
-
-
-def test_methods_measured_at_once_are_as_one_by_one(
-    finished_run: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
-    shutil.rmtree(copy / "fc-densenettiny-focal-0" / "paper")
-    monkeypatch.setattr("os.cpu_count", lambda: 6)  # a thread for each of FL, FL+TS and FL+LTS
-    job, data = Job("tiny", "focal", 0), open_camvid(tree)
-    calibrate(job, data, copy, PRESETS["small"], "paper", device="cpu")
-    one, other = finished(finished_run, "paper")[job], finished(copy, "paper")[job]
-    for name in ("frame", "patch_frame", "pooled_frame"):
-        keys = [key for key in ("case", "method", "region", "metric", "patch") if key in getattr(one, name)]
-        frames = [getattr(part, name).sort_values(keys, ignore_index=True) for part in (one, other)]
-        pd.testing.assert_frame_equal(*frames)
-    assert one.methods == other.methods
 
 
 def test_each_stage_reads_its_own_list_only(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

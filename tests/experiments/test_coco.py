@@ -17,14 +17,12 @@ from experiments.coco.__main__ import main
 from experiments.coco.networks import OfUnitImages, load_network
 from experiments.datasets.coarse import interpolated, open_coarse
 from experiments.datasets.coco import (
-    SIZES,
     mask_of,
     open_coco,
     polygon_mask,
     runs_mask,
     runs_of_letters,
 )
-from experiments.datasets.splits import shuffled_parts
 from experiments.datasets.voc import CLASSES, open_voc
 from segcal import InputError
 from segcal.calibrators import load
@@ -180,21 +178,6 @@ def test_a_category_that_coco_lacks_is_named(coco: Path) -> None:
     file.write_text(file.read_text().replace('"couch"', '"settee"'))
     with pytest.raises(InputError, match="category 'couch'"):
         open_coco(coco)
-
-
-def test_splits_are_disjoint_and_do_not_depend_on_order() -> None:
-    names = [f"{k:012d}" for k in range(5000)]
-    parts = shuffled_parts(names, SIZES)
-    assert tuple(map(len, parts)) == SIZES == (3500, 500, 1000)
-    assert len({name for part in parts for name in part}) == 5000
-    assert shuffled_parts(names[::-1], SIZES) == parts
-    assert shuffled_parts(names, SIZES, seed=1) != parts
-    with pytest.raises(InputError, match="need 5000 names, got 10"):
-        shuffled_parts(names[:10], SIZES)
-    with pytest.raises(InputError, match="unique"):
-        shuffled_parts(["a", "a"], (1,))
-    with pytest.raises(InputError, match="0 names or more, got 4, -2, 2"):
-        shuffled_parts(names, (4, -2, 2))
 
 
 def test_voc_reads_its_list(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -245,7 +245,6 @@ def passes() -> Iterator[str]:
     ]
     yield f"({ece[0]:.2f} % against {ece[1]:.2f} % from `val` to 0001TP with two passes)"
     yield f"At boundaries it is {ece[2]:.2f} % against {ece[3]:.2f} %"
-    yield f"an NLL {cell('passes', POOLS, 'Mouse brain, sides not exchanged', 'POOL mirror'):.1f} % above that of TS"
     flips = [-cell("passes", POOLS, "Hippocampus, flips in training", f"POOL {row}") for row in ("mirror", "7 mirrors")]
     yield "one lowers the NLL by {:.1f} % and seven by {:.1f} %".format(*flips)
     deployed = partial(cell, "passes", POOLS, "Hippocampus, flips in training, mean of 8 mirrors")
@@ -282,3 +281,24 @@ def test_every_number_of_a_sentence_is_that_of_a_table(page: str) -> None:
     assert [sentence for sentence in said if sentence not in prose] == []
     known = {number for sentence in said for number in re.findall(DECIMAL, sentence)}
     assert set(re.findall(DECIMAL, prose)) - known - NO_MEASUREMENT[page] == set()
+
+
+def methods() -> Iterator[str]:
+    lts, paper = below("LTS")[:4], of_tasks("LTS paper", NLL, VIDEOS)
+    yield "its NLL is {:.0f} to {:.0f} % below that of TS".format(*ends(lts))
+    above = [cell("volumes", "Minus TS", "ECE(%) all", "LTS", place=place) for place in range(4)]
+    yield "its ECE {:.1f} to {:.1f} points above".format(*ends(above))
+    yield f"raised NLL by {paper[0]:.0f} %"
+    yield f"gains little and is at most {max(of_tasks('CTS')):.1f} % worse"
+    high, low = (-value for value in ends(of_tasks("CTS with pairs")))
+    yield f"its NLL is {low:.1f} to {high:.1f} % below that of TS"
+    floor = gaps("CTS sharpened", "CTS with classes")
+    yield "lowers the NLL on other videos by {:.0f} to {:.0f} %".format(*ends(floor[:2]))
+    yield f"and costs at most {-min(floor):.0f} %"
+
+
+def test_the_pages_of_methods_say_what_the_results_say() -> None:
+    folder = FOLDER.parent / "methods"
+    pages = ("index.md", "contextual-temperature-scaling.md")
+    text = " ".join(" ".join((folder / page).read_text(encoding="utf-8") for page in pages).split())
+    assert [sentence for sentence in methods() if sentence not in text] == []

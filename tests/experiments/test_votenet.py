@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.lpba40.patches import OUTSIDE, ForegroundPatches
+from experiments.lpba40.tiling import OUTSIDE, ForegroundPatches
 from experiments.multi_atlas.votenet import VoteLoss, VoteNet
 from segcal.training.loop import train
 from segcal.training.settings import Training
