@@ -58,7 +58,7 @@ def test_matrix_scaling_is_the_optimum(cases: list[Case], penalties: tuple[float
 def test_a_sample_is_only_the_start(cases: list[Case], method: str, pixels: int) -> None:
     """What a small sample says wrongly is put right by the passes over all pixels."""
     whole = create(method, 4).fit(cases).fit_report_
-    with mock.patch("segcal.calibrators.shared.affine.Sampler", partial(Sampler, pixels=pixels)):
+    with mock.patch("segcal.calibrators.affine.Sampler", partial(Sampler, pixels=pixels)):
         found = create(method, 4).fit(cases).fit_report_
     assert found.steps > whole.steps
     assert found.converged
@@ -162,8 +162,8 @@ def test_enormous_logits_have_a_defined_answer(classes: int, size: float) -> Non
 
 
 def test_a_search_that_stops_early_says_so(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.calibrators.shared.affine._PASSES", 2)
-    monkeypatch.setattr("segcal.calibrators.shared.affine.Sampler", partial(Sampler, pixels=40))
+    monkeypatch.setattr("segcal.calibrators.affine._PASSES", 2)
+    monkeypatch.setattr("segcal.calibrators.affine.Sampler", partial(Sampler, pixels=40))
     report = create("vector", 4).fit(cases).fit_report_
     assert not report.converged
     assert report.warnings == (f"the search stopped after {report.steps} steps, before it converged",)

@@ -11,6 +11,14 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor
 
+from segcal.calibrators.affine import (
+    DirichletCalibration,
+    MatrixScaling,
+    StructuredVectorScaling,
+    TranslationInvariantMatrixScaling,
+    VectorScaling,
+    search_dirichlet,
+)
 from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.automatic import AutomaticChoice
 from segcal.calibrators.base import Calibrator
@@ -18,22 +26,17 @@ from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
-from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import HistogramBinning
-from segcal.calibrators.invariant import TranslationInvariantMatrixScaling
 from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
-from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_shapes, read_values
 from segcal.calibrators.sigmoid import SigmoidHead
 from segcal.calibrators.slabs import CalibratedSlab
-from segcal.calibrators.structured import StructuredVectorScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
-from segcal.calibrators.vector import VectorScaling
 from segcal.functional.checks import activation_of
 from segcal.text import suggestion
 from segcal.types import MOST_CLASSES, Activation, InputError, public

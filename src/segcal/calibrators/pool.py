@@ -18,11 +18,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
-from segcal.calibrators.contextual import ContextualTemperatureScaling
+from segcal.calibrators.contextual import ContextualTemperatureScaling, plain_strength
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
-from segcal.calibrators.shared.explanation import plain_strength
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.pixels import moved_labels
 from segcal.functional.pooling import mixture_weights, pooled_logits
