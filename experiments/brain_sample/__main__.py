@@ -28,8 +28,7 @@ from segcal.files import staged_file
 from segcal.regions import local_patch_size
 from segcal.training.batches import Batch
 from segcal.training.loop import train
-from segcal.training.progress import Epoch
-from segcal.training.settings import Training
+from segcal.training.settings import Epoch, Training
 
 _PATCH = 24  # side of the patches
 _PATCHES = 4  # of each subject

@@ -24,8 +24,7 @@ from segcal.files import MARKER, read_json, staged_file, staged_folder, write_js
 from segcal.training.batches import Batch
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
-from segcal.training.progress import Epoch, Watch
-from segcal.training.settings import Training
+from segcal.training.settings import Epoch, Training, Watch
 from segcal.types import Array
 
 LOG, WEIGHTS, LOGITS = "training.json", "network.safetensors", "logits"

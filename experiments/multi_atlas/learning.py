@@ -23,8 +23,7 @@ from segcal.fusion.registration import Pair, Volume, Warp, read_warp
 from segcal.training.batches import Sample
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
-from segcal.training.progress import Epoch
-from segcal.training.settings import Training
+from segcal.training.settings import Epoch, Training
 from segcal.types import Array, InputError
 
 WEIGHTS, LOG, LOGITS = "network.safetensors", "training.json", "logits"

@@ -18,7 +18,7 @@ from segcal.calibrators.shared import local_training
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.cases import reading
 from segcal.data.sample.scenes import Scene, simulate
-from segcal.training.progress import Epoch, History
+from segcal.training.settings import Epoch, History
 from support.fits import mean_nll
 from support.nine_convolutions import NineConvolutions
 

@@ -22,8 +22,7 @@ from segcal import InputError
 from segcal.training.batches import as_source
 from segcal.training.loop import _TrainingRun, hash_seed, train
 from segcal.training.processes import choose_device
-from segcal.training.progress import Epoch
-from segcal.training.settings import Training
+from segcal.training.settings import Epoch, Training
 from support import fit_in_process
 from support.program import TORCHRUN, python
 

@@ -34,9 +34,8 @@ from segcal.training.batches import (
 )
 from segcal.training.checkpoints import Checkpoints, TrainingState
 from segcal.training.processes import choose_device, process_group, rank_and_world, sum_over_processes
-from segcal.training.progress import Epoch, History, Inspect
 from segcal.training.recording import Recorder
-from segcal.training.settings import OPTIMISERS, Training
+from segcal.training.settings import OPTIMISERS, Epoch, History, Inspect, Training
 from segcal.types import InputError
 
 Augment = Callable[[Batch, Sequence[np.random.Generator], int], Batch]
