@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.statistics.folds import folds_of
+from segcal.statistics.grouping import folds_of
 
 GROUPED = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", "d", "", None]), st.integers(0, 100)), min_size=1, max_size=30

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from segcal.files.prefetch import prefetch
 from segcal.kernels.turns import device_turn
 from segcal.training.batches import (
     Batch,
@@ -28,7 +29,6 @@ from segcal.training.batches import (
     as_source,
     augmented,
     by_shape,
-    prefetched,
     to_device,
     whole,
 )
@@ -204,8 +204,8 @@ class _TrainingRun:
         self.sums.train()
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(hash_seed(settings.seed, number, self.rank))  # for dropout
-            batches = prefetched(lambda chosen: self._batches(chosen, number), steps, ahead=ahead)
-            for chosen, prepared in zip(steps, batches, strict=True):
+            batches = (self._batches(chosen, number) for chosen in steps)
+            for chosen, prepared in zip(steps, prefetch(batches) if ahead else batches, strict=True):
                 # here rather than ahead, since an augmentation may draw from PyTorch's generators, as dropout does
                 ready = [self.augment(batch, randoms, number) for batch, randoms in prepared]
                 with device_turn if self.device.type == "cuda" else nullcontext():
