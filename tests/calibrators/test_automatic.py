@@ -215,16 +215,20 @@ def test_stages_are_reported_to_the_bar() -> None:
     ]
 
 
-def test_trained_candidates_that_are_too_expensive_are_left_out() -> None:
-    costs = {"lts": 900.0, "another": 30.0}
-    assert Plan(("ts",), costs).tried == ("ts", "lts", "another")
-    assert Plan(("ts",), costs, 5.0, 60.0).left_out == ("lts",)
-    assert Plan(("ts",), costs, 31.0, 60.0).tried == ("ts",)
-    told = Plan(("ts",), costs, 5.0, 60.0).announcement()
-    assert told == (
-        "auto compares ts on a sample, in seconds, and trains another (about 30 s); "
-        "not tried because of the time limit of 60 s: lts (about 15 min)"
-    )
+@pytest.mark.parametrize(
+    ("spent", "limit", "tried", "told"),
+    [
+        (0.0, None, ("ts", "lts"), ", and trains lts (about 15 min)"),
+        (59.0, 960.0, ("ts", "lts"), ", and trains lts (about 15 min)"),
+        (61.0, 960.0, ("ts",), "; not tried because of the time limit of 16 min: lts (about 15 min)"),
+    ],
+)
+def test_training_that_takes_too_long_is_left_out(
+    spent: float, limit: float | None, tried: tuple[str, ...], told: str
+) -> None:
+    plan = Plan(("ts",), 900.0, spent, limit)
+    assert plan.tried == tried
+    assert plan.announcement() == f"auto compares ts on a sample, in seconds{told}"
 
 
 def test_time_is_extrapolated_from_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +442,7 @@ def test_a_candidate_of_no_finite_score_is_given_up_or_out() -> None:
 def taking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every trial end with this candidate, untried."""
     monkeypatch.setattr(module, "_FEWEST_GROUPS", 1)
-    monkeypatch.setattr(Search, "plan", lambda *_: Plan((), {}))
+    monkeypatch.setattr(Search, "plan", lambda *_: Plan(()))
     monkeypatch.setattr(module.CrossValidation, "choose", lambda _: (name, "told so"))
     choose_among_few(monkeypatch)
 

@@ -77,6 +77,7 @@ def test_search_takes_the_penalties_of_least_validation_nll(cases: list[Case]) -
     assert best.off_diagonal_penalty == least["off_diagonal_penalty"]
     assert best.bias_penalty == least["bias_penalty"]
     assert best.mean_nll(validation) == least["validation_nll"]
+    assert "diagonal of the matrix: " in str(best.fit_report_)
 
 
 def test_search_refuses_an_empty_grid(cases: list[Case]) -> None:

@@ -21,7 +21,7 @@ from segcal.calibrators.affine import (
 )
 from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.automatic import AutomaticChoice
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import CalibratedSlab, Calibrator
 from segcal.calibrators.beta import BetaCalibration
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
@@ -34,7 +34,6 @@ from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_shapes, read_values
 from segcal.calibrators.sigmoid import SigmoidHead
-from segcal.calibrators.slabs import CalibratedSlab
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.functional.checks import activation_of

@@ -9,8 +9,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator, FitRegion
-from segcal.calibrators.slabs import CalibratedSlab
+from segcal.calibrators.base import CalibratedSlab, Calibrator, FitRegion
 from segcal.cases import StreamedCase
 from segcal.functional.division import (
     NotFiniteError,
