@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from segcal.calibrators import HistogramBinning
-from segcal.calibrators.histogram import equal_mass
+from segcal.calibrators.scores import equal_mass
 from segcal.functional.scores import count_scores, empty_scores, largest_of_cells
 from segcal.types import Case
 from support.flat import scores_of
@@ -87,12 +87,3 @@ def test_quantiles_in_one_cell_share_an_edge() -> None:
     alone[7] = 5
     edges, bins, _ = equal_mass(alone, alone, 10)
     assert (len(edges), bins.tolist()) == (0, [5])
-
-
-@pytest.mark.parametrize("equal", ["width", "mass"])
-def test_one_bin_is_the_frequency_of_the_class(equal: str) -> None:
-    case = flat_case(1000)
-    found = HistogramBinning(4, bins=1, equal=equal).fit([case])  # type: ignore[arg-type]
-    share = np.bincount(np.asarray(case.labels).ravel()) / 1000
-    values = found.predict_proba(torch.randn(1, 4, 7))
-    torch.testing.assert_close(values[0, :, 3].double(), torch.from_numpy(share), rtol=1e-6, atol=1e-6)

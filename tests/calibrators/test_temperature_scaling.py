@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -86,19 +85,6 @@ def test_agrees_with_scikit_learn(sample: list[Case]) -> None:
     np.testing.assert_allclose(probs, peer.predict_proba(logits), atol=1e-5)
 
 
-def test_agrees_with_netcal(sample: list[Case]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        Peer = pytest.importorskip("netcal.scaling").TemperatureScaling
-
-        logits, labels = table(sample)
-        peer = Peer().fit(softmax(logits, axis=1), labels)
-        theirs = peer.transform(softmax(logits, axis=1))
-    ours = fitted(sample).predict_proba(torch.as_tensor(logits)).numpy()
-    np.testing.assert_allclose(ours, theirs, atol=1e-4)
-    assert float(peer.temperature[0]) == pytest.approx(float(fitted(sample).inverse_temperature), rel=1e-4)
-
-
 def test_likelihood_equals_entropy_after_the_fit(sample: list[Case]) -> None:
     """Theorem 4; before the fit they are far apart."""
     logits, labels = table(sample)
@@ -171,15 +157,6 @@ def test_logits_of_any_precision_are_fitted_as_they_are(sample: list[Case], dtyp
     assert float(fitted(rounded).inverse_temperature) == pytest.approx(
         float(fitted(wide).inverse_temperature), rel=1e-12
     )
-
-
-def test_one_temperature_everywhere(sample: list[Case]) -> None:
-    calibrator = fitted(sample)
-    logits = torch.randn(2, 5, 4, 3)
-    assert calibrator.temperature(logits).unique().tolist() == [
-        pytest.approx(calibrator.fit_report_.details["temperature"])
-    ]
-    torch.testing.assert_close(calibrator(logits), logits * calibrator.inverse_temperature.float())
 
 
 def test_the_temperature_follows_every_change_of_the_learned_value(sample: list[Case]) -> None:

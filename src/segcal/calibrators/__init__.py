@@ -19,22 +19,18 @@ from segcal.calibrators.affine import (
     VectorScaling,
     search_dirichlet,
 )
-from segcal.calibrators.attended import AttendedTemperatureScaling
 from segcal.calibrators.automatic import AutomaticChoice
 from segcal.calibrators.base import CalibratedSlab, Calibrator
-from segcal.calibrators.beta import BetaCalibration
-from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
-from segcal.calibrators.histogram import HistogramBinning
-from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_shapes, read_values
+from segcal.calibrators.scores import BetaCalibration, HistogramBinning, IsotonicRegression
 from segcal.calibrators.sigmoid import SigmoidHead
-from segcal.calibrators.temperature import TemperatureScaling
+from segcal.calibrators.temperature import AttendedTemperatureScaling, BinwiseTemperatureScaling, TemperatureScaling
 from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.functional.checks import activation_of
 from segcal.text import suggestion

@@ -96,6 +96,9 @@ class Calibrator(nn.Module, ABC):
     fit_settings: frozenset[str] = frozenset()
     """Names of the settings that `fit` takes besides the cases."""
 
+    sized_by_fit: tuple[str, ...] = ()
+    """Learned values of which a fit also finds how many there are."""
+
     fitted: Tensor
     fit_report_: FitReport
     _known_fitted = False
@@ -291,7 +294,12 @@ class Calibrator(nn.Module, ABC):
         self.requires_grad_(False)
 
     def stream(
-        self, cases: Iterable[Case], *, device: torch.device | None = None, memory: int | None = None
+        self,
+        cases: Iterable[Case],
+        *,
+        device: torch.device | None = None,
+        memory: int | None = None,
+        labelled: bool = True,
     ) -> CaseStream:
         """Return cases as the stream that a fit learns from."""
         return CaseStream(
@@ -302,18 +310,17 @@ class Calibrator(nn.Module, ABC):
             device=device or self.fitted.device,
             images=self.image_channels > 0,
             passes=self.reads_passes,
+            labelled=labelled,
             memory=memory,
         )
 
     def _streamed(self, case: Case | StreamedCase) -> StreamedCase:
         """Return a case that can be read in slabs; one of a stream on the same device stays as it is."""
-        place = self.fitted.device
         if isinstance(case, StreamedCase):
-            if case.device == place:
+            if case.device == self.fitted.device:
                 return case
             case = case.case
-        reads: dict[str, Any] = {"images": self.image_channels > 0, "passes": self.reads_passes, "labelled": False}
-        return CaseStream([case], self.num_classes, device=place, memory=0, **reads)[0]
+        return self.stream([case], memory=0, labelled=False)[0]
 
     def _calibrate_streamed(self, case: StreamedCase) -> Iterator[CalibratedSlab]:
         """Yield the slabs of a case, whether fitted or not."""
@@ -344,6 +351,9 @@ class Calibrator(nn.Module, ABC):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._known_fitted = False
+        for name in self.sized_by_fit:
+            if (value := state_dict.get(f"{prefix}{name}")) is not None:
+                self.register_buffer(name, torch.empty(value.shape, dtype=torch.float64, device=self.fitted.device))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _check(self, logits: Tensor, image: Tensor | None) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
+from segcal.calibrators.tempered import TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.checks import IGNORED
 from segcal.functional.scaled_loss import summed_nll
@@ -19,9 +19,6 @@ from segcal.kernels.dispatch import engine_for
 from segcal.training.batches import Batch, Box, Source
 from segcal.training.loop import measure_whole
 from segcal.types import Case, InputError
-
-if TYPE_CHECKING:
-    from segcal.calibrators.local import LocalTemperatureScaling
 
 LARGEST_SAMPLE = 1 << 23
 """Scores of an image up to which it is trained on, and validated, as a whole; larger ones in crops and slabs."""
@@ -32,12 +29,12 @@ _CROP_STEP = 8  # sides of crops are multiples of it
 class Objective(nn.Module):
     """Summed NLL of the scaled logits over the pixels that are not left out, and their number."""
 
-    def __init__(self, calibrator: LocalTemperatureScaling) -> None:
+    def __init__(self, calibrator: TemperatureCalibrator) -> None:
         super().__init__()
         self.tree = calibrator.tree
         object.__setattr__(self, "calibrator", calibrator)  # not as a submodule
 
-    calibrator: LocalTemperatureScaling
+    calibrator: TemperatureCalibrator
     """The calibrator that is trained."""
 
     def forward(self, logits: Tensor, labels: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
