@@ -21,7 +21,7 @@ Sec. 3.1: perfect calibration | segcal.evaluation.run.evaluate
 Sec. 3: labels do not change | segcal.calibrators.tempered.TemperatureCalibrator
     calibrators/test_contract.py::test_contract
 Sec. 3.3: TS | segcal.calibrators.temperature.TemperatureScaling
-    calibrators/test_temperature_scaling.py::test_agrees_with_scipy
+    calibrators/test_temperature.py::test_agrees_with_scipy
 Sec. 3.3: IBTS | segcal.calibrators.local.ImageTemperatureScaling
     calibrators/test_local.py::test_ibts_finds_one_temperature_per_image_and_ts_cannot
 Sec. 3.4: LTS | segcal.calibrators.local.LocalTemperatureScaling
@@ -75,7 +75,7 @@ Sec. 4: Mann-Whitney U | segcal.statistics.significance
 Sec. 4: Benjamini-Hochberg | segcal.statistics.significance
     statistics/test_significance.py::test_benjamini_hochberg_by_hand
 Sec. 4.1: IsoReg | segcal.calibrators.scores.IsotonicRegression
-    calibrators/test_isotonic.py::test_one_score_to_a_cell_is_scikit_learns_fit
+    calibrators/test_scores.py::test_one_score_to_a_cell_is_scikit_learns_fit
 Sec. 4.1: VS | segcal.calibrators.affine.VectorScaling
     calibrators/test_affine.py::test_vector_scaling_is_the_optimum
 Sec. 4.1: ETS | segcal.calibrators.ensemble.EnsembleTemperatureScaling

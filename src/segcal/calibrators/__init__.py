@@ -1,4 +1,4 @@
-"""Calibrators, one method per file, built and loaded by name."""
+"""Calibrators, one file for each method or family of methods, built and loaded by name."""
 
 from __future__ import annotations
 

@@ -53,11 +53,6 @@ def measure_whole(objective: nn.Module, source: Source, index: int, device: torc
     return loss, weight
 
 
-def _as_it_is(batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:
-    """Augment nothing."""
-    return batch
-
-
 def train(
     objective: nn.Module,
     source: Source | SampleList,
@@ -99,7 +94,7 @@ def train(
             device,
             None if validation is None else as_source(validation),
             measure,
-            augment or _as_it_is,
+            augment,
             checkpoints,
         ).go(inspect, record=record)
 
@@ -141,7 +136,7 @@ class _TrainingRun:
     device: torch.device
     validation: Source | None = None
     measure: Measure = measure_whole
-    augment: Augment = _as_it_is
+    augment: Augment | None = None
     checkpoints: Checkpoints | None = None
     recorder: Recorder | None = None
 
@@ -207,7 +202,8 @@ class _TrainingRun:
             batches = (self._batches(chosen, number) for chosen in steps)
             for chosen, prepared in zip(steps, prefetch(batches) if ahead else batches, strict=True):
                 # here rather than ahead, since an augmentation may draw from PyTorch's generators, as dropout does
-                ready = [self.augment(batch, randoms, number) for batch, randoms in prepared]
+                augment = self.augment or (lambda batch, *_: batch)
+                ready = [augment(batch, randoms, number) for batch, randoms in prepared]
                 with device_turn if self.device.type == "cuda" else nullcontext():
                     sums += self._step(ready, share=1.0 if self._mine(chosen) else 0.0)
         return _mean(sum_over_processes(sums))
