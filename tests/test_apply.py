@@ -61,7 +61,7 @@ def test_nothing_is_written_if_a_label_would_change(
 ) -> None:
     """Which no kernel does; the labels of what is written are counted."""
     wrong = lambda logits, _: logits.flip(1).softmax(1)  # noqa: E731
-    monkeypatch.setattr("segcal.calibrators.tempered.scaled_probabilities", wrong)
+    monkeypatch.setattr("segcal.calibrators.temperature.scaled_probabilities", wrong)
     with pytest.raises(InputError, match=r"\d+ labels of case 'huge' would change"):
         apply_to_folder(scaling(1.5), open_folder(data), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 ITEMS = """
 Sec. 3.1: perfect calibration | segcal.evaluation.run.evaluate
     evaluation/test_floor.py::test_a_calibrated_network_stands_on_its_floor
-Sec. 3: labels do not change | segcal.calibrators.tempered.TemperatureCalibrator
+Sec. 3: labels do not change | segcal.calibrators.temperature.TemperatureCalibrator
     calibrators/test_contract.py::test_contract
 Sec. 3.3: TS | segcal.calibrators.temperature.TemperatureScaling
     calibrators/test_temperature.py::test_agrees_with_scipy

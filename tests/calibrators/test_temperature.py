@@ -15,7 +15,7 @@ from scipy.special import log_softmax, softmax
 
 import segcal
 from segcal.calibrators import AttendedTemperatureScaling, BinwiseTemperatureScaling, TemperatureScaling, create
-from segcal.calibrators.temperature import equal_shares
+from segcal.calibrators.binwise import equal_shares
 from segcal.functional.scaling import attended_sums
 from segcal.types import Case
 from support import references

@@ -21,6 +21,7 @@ from segcal.calibrators.affine import (
 )
 from segcal.calibrators.automatic import AutomaticChoice
 from segcal.calibrators.base import CalibratedSlab, Calibrator
+from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
@@ -30,8 +31,7 @@ from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_shapes, read_values
 from segcal.calibrators.scores import BetaCalibration, HistogramBinning, IsotonicRegression
 from segcal.calibrators.sigmoid import SigmoidHead
-from segcal.calibrators.temperature import AttendedTemperatureScaling, BinwiseTemperatureScaling, TemperatureScaling
-from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.calibrators.temperature import AttendedTemperatureScaling, TemperatureCalibrator, TemperatureScaling
 from segcal.functional.checks import activation_of
 from segcal.text import suggestion
 from segcal.types import MOST_CLASSES, Activation, InputError, public

@@ -29,8 +29,7 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
 from segcal.calibrators.shared.search import Plan, Search
-from segcal.calibrators.temperature import TemperatureScaling
-from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.calibrators.temperature import TemperatureCalibrator, TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.progress import begin_stage
 from segcal.training.processes import choose_device

@@ -1,7 +1,7 @@
 """The contract of every calibrator: learn from cases, map logits to calibrated logits, save and load without pickle.
 
 A method implements two hooks: `_learn`, which learns from a stream of cases, and `_map`, which maps logits. Methods
-that divide by a temperature implement `_temperature` instead of `_map` (`calibrators.tempered`). Everything else is
+that divide by a temperature implement `_temperature` instead of `_map` (`calibrators.temperature`). Everything else is
 written once, here: checks, time, the report, warnings, precision, the guard of the labels, slabs and saving.
 """
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit, Outcome
 from segcal.calibrators.shared.context_sample import CONTEXT, ContextSample, draw_sample
-from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
+from segcal.calibrators.temperature import FitLimits, TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, WORDS, context_temperature
 from segcal.functional.division import finite_in, kernels_check_finite, require_finite, scaled_probabilities

@@ -27,8 +27,7 @@ from segcal.calibrators.shared.local_training import (
 )
 from segcal.calibrators.shared.survey import summed_likelihood, summed_nll
 from segcal.calibrators.shared.tree import CONTEXT, Condition, Init, Positivity, TemperatureTree
-from segcal.calibrators.temperature import TemperatureScaling
-from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
+from segcal.calibrators.temperature import FitLimits, TemperatureCalibrator, TemperatureScaling
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.division import kernels_check_finite, scaled_within
 from segcal.functional.pixels import image_sums

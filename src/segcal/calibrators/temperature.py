@@ -1,40 +1,183 @@
-"""Temperatures that are solved exactly: one for all pixels (Sec. 3.3), also of the attended loss, or one per bin.
+"""Calibrators that divide the logits of each pixel by a temperature, and so keep every label.
 
-Attended temperature scaling is that of Mozafari et al. 2018: wrong classes that a pixel nearly belongs to inform, too.
-Bin-wise temperature scaling is that of Ji et al. 2019: one temperature for each bin of confidence.
+The simplest are here: temperature scaling (Sec. 3.3), one number for every logit of every image, and attended
+temperature scaling (Mozafari et al. 2018), which also counts the wrong classes that a pixel nearly belongs to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Unpack
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from torch import Tensor
 
+from segcal.calibrators.base import CalibratedSlab, Calibrator, FitRegion
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import pixels_of, summed_likelihood, survey
-from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
-from segcal.cases import CaseStream
-from segcal.evidence import describe
-from segcal.functional.probability import at_least_float32_dtype, probabilities
-from segcal.functional.scaling import attended_sums, binned_sums
-from segcal.functional.temperature import (
-    Likelihood,
-    likelihood,
-    optimal_inverse_temperature,
-    optimal_inverse_temperatures,
+from segcal.cases import CaseStream, StreamedCase
+from segcal.functional.division import (
+    NotFiniteError,
+    divided,
+    found_nonfinite,
+    scaled_logits,
+    scaled_probabilities,
+    single,
 )
-from segcal.types import MOST_BINS, Image, InputError, Logits, Temperature, check_whole
+from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
+from segcal.functional.scaling import attended_sums
+from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
+from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
+from segcal.kernels.dispatch import checking_kernels
+from segcal.types import Image, InputError, Logits, Passes, Probs, Slab, Temperature
 
 _NEAR = 1e-6
 """Relative distance at which two derivatives describe the NLL to the last digit."""
-_TOP = 0.999
-"""Confidences above have a bin of their own, as in the paper: most pixels of a network are there."""
-_CELLS = 1 << 16
-_PART = 1 << 20  # pixels described at a time, which takes more memory than two or three logits each
+
+
+class FitLimits(FitRegion, total=False):
+    """Settings of every calibrator with temperatures, as keywords that methods pass on."""
+
+    bounds: tuple[float, float]
+
+
+class TemperatureCalibrator(Calibrator):
+    """A calibrator that divides the logits of each pixel by one positive number, and so keeps every label.
+
+    Args:
+        num_classes: L.
+        bounds: Smallest and largest temperature that is applied. Far outside the default, float32 cannot tell logits
+            apart any more.
+        region: `ignore_index` and `background`, as of every `Calibrator`.
+    """
+
+    preserves_labels = True
+    has_temperature = True
+
+    def __init__(
+        self, num_classes: int, *, bounds: tuple[float, float] = (0.05, 100.0), **region: Unpack[FitRegion]
+    ) -> None:
+        super().__init__(num_classes, **region)
+        if len(bounds) != 2:
+            raise InputError(f"bounds must be two numbers, got {tuple(bounds)}")
+        low, high = (float(bound) for bound in bounds)
+        if not 0 < low <= high < float("inf"):
+            raise InputError(f"bounds must be positive, finite and in order, got {tuple(bounds)}")
+        if low < LEAST_TEMPERATURE or high > LARGEST_TEMPERATURE:  # float32 can neither hold nor invert them all
+            raise InputError(f"bounds must lie in {LEAST_TEMPERATURE:g}..{LARGEST_TEMPERATURE:g}, got {tuple(bounds)}")
+        self.bounds = (low, high)
+
+    # what a method writes
+
+    @abstractmethod
+    def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """Return the temperature of each pixel, within the bounds: `[B, 1, *S]`."""
+
+    def _case_temperature(self, case: StreamedCase) -> Temperature | None:
+        """Return the one temperature of a whole case, `[1, 1, 1...]`, from a pass over its slabs; None for others."""
+        return None
+
+    def _refuses(self, logits: Logits, image: Image | None) -> bool:
+        """Return whether `_temperature` itself notes logits that are not finite, or does not read them.
+
+        Kernels look for NaN as they read (`functional.division.kernels_check_finite`): a pass for the check alone takes
+        as long as the calibration.
+        """
+        return False
+
+    def _divide(self, logits: Logits, temperature: Temperature) -> Logits:
+        """Return finite logits divided by temperatures, in their own precision, with every label kept."""
+        return scaled_logits(logits, temperature)
+
+    def _softmax(self, logits: Logits, temperature: Temperature) -> Probs:
+        """Return the softmax of `_divide`."""
+        return scaled_probabilities(logits, temperature)
+
+    # what a user calls
+
+    def temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
+        """Return the temperature of each pixel, within the bounds: `[B, 1, *S]`."""
+        self._check(logits, image)
+        found = self._temperature_of(logits, image)
+        if found_nonfinite(logits):
+            self._checked(logits, image)  # raises, and says where
+        return found
+
+    def forward(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
+        """Return calibrated logits of the same shape and dtype; they are finite, even where a class is impossible."""
+        return self._with_finite(logits, image, self._divide)
+
+    def predict_proba(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Probs:
+        """Return calibrated probabilities of the same shape and dtype as the logits."""
+        return self._with_finite(logits, image, self._softmax)
+
+    # how the base does it
+
+    def _map(self, logits: Logits, image: Image | None = None) -> Logits:
+        return divided(logits, self._temperature(logits, image))
+
+    def _temperature_of(self, logits: Logits, image: Image | None) -> Temperature:
+        """Return the temperatures of logits that are not checked yet."""
+        return self._temperature(logits if self._refuses(logits, image) else self._checked(logits, image), image)
+
+    def _with_finite(
+        self, logits: Logits, image: Image | None, divide: Callable[[Logits, Temperature], Tensor]
+    ) -> Tensor:
+        """Return `divide(logits, temperature)`; if it refuses logits that are not finite, repeat it with finite ones.
+
+        Looking for them beforehand would take another pass over the logits; only where a GPU divides are temperatures
+        those of checked logits, because its kernels replace minus infinity and go on. A graph that is compiled or
+        exported cannot look, and always replaces them.
+        """
+        self._check(logits, image)
+        if torch.compiler.is_compiling():
+            finite = self._checked(logits, image)
+            return divide(finite, self._temperature(finite, image))
+        try:
+            find = self._temperature if checking_kernels(logits) is None else self._temperature_of
+            return divide(logits, find(logits, image))
+        except NotFiniteError:
+            finite = self._checked(logits, image)
+            return keep_labels(divide(finite, self._temperature(finite, image)), logits)
+
+    def _calibrate_streamed(self, case: StreamedCase) -> Iterator[CalibratedSlab]:
+        whole = self._case_temperature(case)
+        for slab in case.slabs(self.context if whole is None else 0):
+            self._check_space(slab.logits, slab.image)
+            if whole is not None:
+                found = whole.expand(1, 1, *slab.logits.shape[2:])
+            else:
+                with torch.no_grad():  # never around a yield: the mode would leak to the caller
+                    found = self._temperature(slab.logits, slab.image)[:, :, slab.inner]
+            yield TemperedSlab(self, slab, found)
+            del slab, found  # before the next is read
+
+
+class TemperedSlab(CalibratedSlab):
+    """The inner slices of a slab with their temperatures."""
+
+    calibrator: TemperatureCalibrator
+    temperature: Temperature
+
+    def __init__(self, calibrator: TemperatureCalibrator, slab: Slab, temperature: Temperature) -> None:
+        super().__init__(calibrator, slab)
+        self.temperature = temperature
+
+    def logits(self) -> Logits:
+        """Return calibrated logits in at least float32."""
+        return self.calibrator._divide(at_least_float32(self.raw), self.temperature)
+
+    def relative_logits(self) -> Logits:
+        """Return calibrated logits relative to the largest, so that a shift of the logits costs no precision."""
+        wide = at_least_float32(self.raw)
+        return self.calibrator._divide(wide - wide.amax(dim=1, keepdim=True), self.temperature)
+
+    def probabilities(self) -> Probs:
+        """Return float32 probabilities, the same bits for any number of threads."""
+        return self.calibrator._softmax(single(self.raw), self.temperature.float())
 
 
 class TemperatureScaling(TemperatureCalibrator):
@@ -165,106 +308,3 @@ class AttendedTemperatureScaling(TemperatureScaling):
     def _attended(self, stream: CaseStream, alpha: float) -> Tensor:
         parts = (attended_sums(z, labels, self.threshold, alpha) for z, labels in pixels_of(stream))
         return sum(parts, torch.zeros(7, dtype=torch.float64))
-
-
-class BinwiseTemperatureScaling(TemperatureCalibrator):
-    """Divide the logits of a pixel by the temperature of the bin of its uncalibrated confidence.
-
-    The last bin holds the confidences above 0.999; the others share those below equally. Their edges are read from a
-    histogram of 65,536 cells, so each is right to 1/65,536. In each bin the temperature is the exact optimum of
-    Theorem 1, all bins being solved at once; each step goes through the cases once.
-
-    Args:
-        num_classes: L.
-        bins: How many, the last one included.
-        limits: `ignore_index`, `background` and `bounds`, as of every `TemperatureCalibrator`.
-    """
-
-    method = "bts"
-
-    edges: Float64[Tensor, " inner"]
-    """The confidences between bins, each the largest of its bin."""
-    inverse_temperatures: Float64[Tensor, " R"]
-    """The exact optima, NaN until fitted; 1 where no pixel fell."""
-
-    def __init__(self, num_classes: int, *, bins: int = 10, **limits: Unpack[FitLimits]) -> None:
-        super().__init__(num_classes, **limits)
-        check_whole("bins", bins, 2, MOST_BINS)  # with one it would be temperature scaling
-        self.bins = int(bins)
-        self._register_learned(edges=(bins - 1,), inverse_temperatures=(bins,))
-
-    def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
-        """Find the edges, then the temperature of least NLL in each bin."""
-        seen = survey(stream)
-        edges = equal_shares(_histogram(stream), self.bins)
-        sums = _likelihoods(stream, edges, torch.ones(self.bins, dtype=torch.float64))
-        alphas, steps, converged = optimal_inverse_temperatures(
-            lambda at: sums if (at == 1).all() else _likelihoods(stream, edges, at), self.bins
-        )
-        applied = 1 / self._bounded(alphas)
-        after = _likelihoods(stream, edges, applied)
-        self.edges.copy_(edges)
-        self.inverse_temperatures.copy_(alphas)
-        return Learned(
-            pixels=seen.pixels,
-            nll_before=seen.nll,
-            nll_after=float(after[:, 1].sum()) / seen.pixels,
-            steps=steps,
-            converged=converged,
-            warnings=(*seen.doubts(self.bins), *self._doubts(alphas, sums[:, 0])),
-            details={
-                "edges": edges.tolist(),
-                "temperatures": (1 / applied).tolist(),
-                "pixels": sums[:, 0].long().tolist(),
-            },
-        )
-
-    def _temperature(self, logits: Logits, image: Image | None = None) -> Temperature:
-        confidence = probabilities(logits).amax(dim=1, keepdim=True)
-        temperatures = self._bounded(self.inverse_temperatures).to(confidence.dtype)
-        result = temperatures[0].expand(confidence.shape)
-        for r in range(1, self.bins):  # comparisons, because they can be exported
-            result = torch.where(confidence > self.edges[r - 1].to(confidence.dtype), temperatures[r], result)
-        return result
-
-    def _bounded(self, alphas: Tensor) -> Tensor:
-        return (1 / alphas).clamp(*self.bounds)
-
-    def _doubts(self, alphas: Tensor, pixels: Tensor) -> Iterator[str]:
-        low, high = self.bounds
-        if empty := (pixels == 0).nonzero().squeeze(1).tolist():
-            yield f"bins without a pixel, where nothing is changed: {', '.join(map(str, empty))}"
-        outside = (1 / alphas < low) | (1 / alphas > high)
-        if at := outside.nonzero().squeeze(1).tolist():
-            yield f"bins whose optimum is out of bounds, {low} or {high} is used: {', '.join(map(str, at))}"
-
-
-def _histogram(stream: CaseStream) -> Int64[Tensor, " cells"]:
-    """Count pixels whose confidence is at most 0.999 in cells of equal width."""
-    total = torch.zeros(_CELLS, dtype=torch.int64)
-    for logits, labels in pixels_of(stream):
-        for z, y in zip(torch.split(logits, _PART, dim=1), torch.split(labels, _PART), strict=True):
-            confidence = describe(z, y).confidence
-            chosen = confidence[(y >= 0) & (confidence <= _TOP)]
-            cell = (chosen * _CELLS).ceil().long() - 1
-            total += torch.bincount(cell.clamp(min=0), minlength=_CELLS).cpu()
-    return total
-
-
-def _likelihoods(stream: CaseStream, edges: Tensor, alphas: Tensor) -> Float64[Tensor, "R 6"]:
-    parts = (binned_sums(logits, labels, edges, alphas) for logits, labels in pixels_of(stream))
-    return sum(parts, torch.zeros(len(alphas), 6, dtype=torch.float64))
-
-
-def equal_shares(histogram: Int64[Tensor, " cells"], bins: int) -> Float64[Tensor, " inner"]:
-    """Edges that split a histogram of 0..1 into `bins - 1` equal shares, and 0.999.
-
-    Examples:
-        >>> equal_shares(torch.tensor([0, 3, 3, 0]), 3)
-        tensor([0.5000, 0.9990], dtype=torch.float64)
-    """
-    below = histogram.cumsum(dim=0).double()
-    wanted = below[-1] * torch.arange(1, bins - 1) / (bins - 1)
-    cells = torch.searchsorted(below, wanted.clamp(min=0.5))  # the cell in which the share is reached
-    edges = (cells + 1).double() / len(histogram)
-    return torch.cat([edges.clamp(max=_TOP), torch.tensor([_TOP], dtype=torch.float64)])

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.calibrators.temperature import TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.checks import IGNORED
 from segcal.functional.scaled_loss import summed_nll
