@@ -57,12 +57,6 @@ def test_contract_on_the_gpu(under_test: Subject, check: Check, tmp_path: Path) 
     check(under_test, tmp_path)
 
 
-def test_methods_are_named() -> None:
-    assert "ts" in segcal.methods()
-    for method in segcal.methods():
-        assert segcal.create(method, num_classes=3, spatial_dims=2, image_channels=1).method == method
-
-
 def test_the_declared_types_are_those_that_are_built() -> None:
     """Type checkers know by the name of a method what `fit` takes and whether there is a temperature."""
     code = """

@@ -44,9 +44,9 @@ def line_data(sizes: list[int], slope: float = 2.0) -> list[tuple[np.ndarray, np
 @pytest.mark.parametrize("sizes", [[8] * 6, [3, 9, 9, 4, 30]])
 def test_a_known_answer_is_found(sizes: list[int]) -> None:
     objective = Line()
-    history = train(objective, line_data(sizes), Training(epochs=150, learning_rate=0.1, batch_size=4, spatial_dims=1))
+    history = train(objective, line_data(sizes), Training(epochs=80, learning_rate=0.1, batch_size=4, spatial_dims=1))
     assert objective.slope.item() == pytest.approx(2.0, abs=1e-3)
-    assert [epoch.number for epoch in history.epochs] == list(range(1, 151))
+    assert [epoch.number for epoch in history.epochs] == list(range(1, 81))
 
 
 def test_training_in_a_block_without_gradients() -> None:
