@@ -23,8 +23,7 @@ from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.shared.local_training import Objective
 from segcal.kernels.dispatch import plain_only
 from segcal.training.loop import train
-from segcal.training.progress import Epoch
-from segcal.training.settings import Training
+from segcal.training.settings import Epoch, Training
 
 SHAPES = {
     "21 x 512 x 512, batch 8": (8, 21, (512, 512)),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from segcal.files import staged_file
-from segcal.training.progress import Epoch, Watch
+from segcal.training.settings import Epoch, Watch
 from segcal.types import InputError
 from segcal.version import __version__
 

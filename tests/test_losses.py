@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss, focal, mmce
-from segcal.training.loop import train
-from segcal.training.settings import Training
 from segcal.types import InputError
 
 SIZES = {2: (6, 5), 3: (4, 3, 5)}
@@ -128,13 +126,6 @@ def test_the_cited_code_takes_no_root() -> None:
     assert float(mmce(r, predicted.flatten() == labels.flatten())) == pytest.approx(float(square) ** 0.5, abs=1e-6)
 
 
-def test_a_calibrated_network_has_no_mmce_but_a_weighted_one() -> None:
-    """Right three times in four with a confidence of 0.75; weighted, |0.25 - 0.75| is left."""
-    four, right = torch.full((4,), 0.75, dtype=torch.float64), torch.tensor([True, True, True, False])
-    assert float(mmce(four, right)) == 0
-    assert float(mmce(four, right, weighted=True)) == pytest.approx(0.5)
-
-
 def test_the_schedule_changes_at_a_probability_of_one_fifth() -> None:
     p = torch.tensor([0.1999, 0.2001, 0.9], dtype=torch.float64)
     expected = [-(0.8001**5) * math.log(0.1999), -(0.7999**3) * math.log(0.2001), -(0.1**3) * math.log(0.9)]
@@ -188,14 +179,6 @@ def test_extreme_logits_give_finite_losses_and_gradients(loss: PixelLoss, dtype:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
-def test_order_of_pixels_is_irrelevant(loss: PixelLoss) -> None:
-    logits, labels = batch()
-    order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
-    shuffled = loss(logits.flatten(2)[..., order], labels.flatten(1)[..., order])
-    assert float(shuffled) == pytest.approx(float(loss(logits, labels)), rel=1e-12)
-
-
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_nothing_labelled_is_no_loss(loss: PixelLoss) -> None:
     logits, labels = batch()
     kind = deepcopy(loss)
@@ -237,32 +220,6 @@ def test_a_sample_is_of_the_size_asked_for_and_seeded() -> None:
     gaps = {round(abs(bool(p.argmax() == label) - p.max()), 9) for p, label in pixels_of(logits, labels)}
     entropy = float(nn.functional.cross_entropy(logits, labels))
     assert round((float(one(logits, labels)) - entropy) / 2, 9) in gaps, "of one pixel it is that pixel's gap"
-
-
-@pytest.mark.parametrize("loss", [FocalLoss(ignore_index=9), MMCELoss(ignore_index=9)])
-def test_a_network_learns_from_it_in_the_training_loop(loss: PixelLoss) -> None:
-    """Scores twice too large, to be scaled by one number: both losses bring it down, and cross-entropy's optimum is
-    near."""
-    logits, labels = batch(scale=1.0, classes=3)
-    probs = torch.softmax(logits, dim=1).movedim(1, -1).reshape(-1, 3)
-    drawn = torch.multinomial(probs, 1, generator=torch.Generator().manual_seed(0)).view(labels.shape)
-    drawn[..., 0] = 9
-
-    class Objective(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-            self.loss = loss
-
-        def forward(self, scores: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-            return self.loss.sum_and_weight(self.scale * scores, truth)
-
-    data = [((5 * logits[k]).float(), drawn[k]) for k in range(2)]
-    objective = Objective()
-    history = train(objective, data, Training(epochs=40, learning_rate=0.05, batch_size=2))
-    assert history.epochs[-1].loss < history.epochs[0].loss
-    assert 0 < float(objective.scale.detach()) < 0.5
-    assert history.epochs[0].loss == pytest.approx(float(loss((5 * logits).float(), drawn)), rel=1e-5)
 
 
 @pytest.mark.parametrize(

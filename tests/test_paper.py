@@ -18,10 +18,10 @@ TESTS = Path(__file__).parent
 ITEMS = """
 Sec. 3.1: perfect calibration | segcal.evaluation.run.evaluate
     evaluation/test_floor.py::test_a_calibrated_network_stands_on_its_floor
-Sec. 3: labels do not change | segcal.calibrators.tempered.TemperatureCalibrator
+Sec. 3: labels do not change | segcal.calibrators.temperature.TemperatureCalibrator
     calibrators/test_contract.py::test_contract
 Sec. 3.3: TS | segcal.calibrators.temperature.TemperatureScaling
-    calibrators/test_temperature_scaling.py::test_agrees_with_scipy
+    calibrators/test_temperature.py::test_agrees_with_scipy
 Sec. 3.3: IBTS | segcal.calibrators.local.ImageTemperatureScaling
     calibrators/test_local.py::test_ibts_finds_one_temperature_per_image_and_ts_cannot
 Sec. 3.4: LTS | segcal.calibrators.local.LocalTemperatureScaling
@@ -74,16 +74,16 @@ Sec. 4: Mann-Whitney U | segcal.statistics.significance
     statistics/test_significance.py::test_mann_whitney_by_hand
 Sec. 4: Benjamini-Hochberg | segcal.statistics.significance
     statistics/test_significance.py::test_benjamini_hochberg_by_hand
-Sec. 4.1: IsoReg | segcal.calibrators.isotonic.IsotonicRegression
-    calibrators/test_isotonic.py::test_one_score_to_a_cell_is_scikit_learns_fit
-Sec. 4.1: VS | segcal.calibrators.vector.VectorScaling
-    calibrators/test_vector.py::test_vector_scaling_is_the_optimum
+Sec. 4.1: IsoReg | segcal.calibrators.scores.IsotonicRegression
+    calibrators/test_scores.py::test_one_score_to_a_cell_is_scikit_learns_fit
+Sec. 4.1: VS | segcal.calibrators.affine.VectorScaling
+    calibrators/test_affine.py::test_vector_scaling_is_the_optimum
 Sec. 4.1: ETS | segcal.calibrators.ensemble.EnsembleTemperatureScaling
     calibrators/test_ets.py::test_agrees_with_slsqp
-Sec. 4.1: DirODIR | segcal.calibrators.dirichlet.DirichletCalibration
-    calibrators/test_dirichlet.py::test_penalties_are_plain_sums
-Sec. 4.1: grid search | segcal.calibrators.dirichlet.search_dirichlet
-    calibrators/test_dirichlet.py::test_search_takes_the_penalties_of_least_validation_nll
+Sec. 4.1: DirODIR | segcal.calibrators.affine.DirichletCalibration
+    calibrators/test_affine.py::test_penalties_are_plain_sums
+Sec. 4.1: grid search | segcal.calibrators.affine.search_dirichlet
+    calibrators/test_affine.py::test_search_takes_the_penalties_of_least_validation_nll
 Sec. 4.1: FCN on COCO | experiments.coco.__main__.main
     experiments/test_coco.py::test_from_coco_to_the_table
 Sec. 4.2: FC-DenseNet | experiments.camvid.fc_densenet.fc_densenet

@@ -12,7 +12,7 @@ from experiments.fitting import on_device
 from segcal.calibrators import Calibrator, create
 from segcal.calibrators.automatic import DEFAULT_CANDIDATES
 from segcal.cases import subset
-from segcal.statistics.folds import folds_of
+from segcal.statistics.grouping import folds_of
 from segcal.training.processes import choose_device
 from segcal.types import Case, InputError
 

@@ -39,9 +39,8 @@ from segcal.files import MARKER, read_json, staged_file, staged_folder, write_js
 from segcal.losses import PixelLoss
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
-from segcal.training.progress import Epoch, Inspect, Watch
 from segcal.training.recording import Recorder
-from segcal.training.settings import Training
+from segcal.training.settings import Epoch, Inspect, Training, Watch
 from segcal.types import Array, InputError
 
 WEIGHTS, RECIPE, LOG, LOGITS = "network.safetensors", "recipe.json", "training.json", "logits"

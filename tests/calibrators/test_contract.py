@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import segcal
-from segcal.calibrators import Calibrator, TemperatureCalibrator, TemperatureScaling
+from segcal.calibrators import Calibrator, TemperatureCalibrator, TemperatureScaling, check_method
 from segcal.types import InputError
 from support.contracts import CHECKS, CUDA_CHECKS, Check, Subject, subject
 from support.program import printed_by
@@ -19,7 +19,8 @@ from support.program import printed_by
 # arguments of fit that make a method of many steps quick enough to be checked
 FIT_SETTINGS: dict[str, dict[str, Any]] = {method: {"epochs": 2} for method in ("lts", "ibts", "auto")}
 
-SUBJECTS = [(method, dims) for method in segcal.methods() for dims in (2, 3)]
+SPATIAL = [method for method in segcal.methods() if "spatial_dims" in check_method(method).settings()]
+SUBJECTS = [*((method, 2) for method in segcal.methods()), *((method, 3) for method in SPATIAL)]
 pytestmark = pytest.mark.usefixtures("few_strengths")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -35,17 +36,25 @@ def test_contract(under_test: Subject, check: Check, tmp_path: Path) -> None:
     check(under_test, tmp_path)
 
 
+@pytest.mark.parametrize("method", sorted({*segcal.methods()} - {*SPATIAL}))
+def test_methods_of_single_pixels_take_volumes(method: str, tmp_path: Path) -> None:
+    volumes = subject(method, 3)
+    for check in (
+        "shape_and_dtype_are_kept",
+        "labels_are_kept",
+        "slabs_give_what_the_whole_gives",
+        "fit_returns_the_calibrator_and_a_report_that_is_true",
+        "fitting_by_slabs_gives_what_fitting_on_the_whole_gives",
+        "background_is_left_out_but_near_boundaries",
+    ):
+        CHECKS[check](volumes, tmp_path)
+
+
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("check", CUDA_CHECKS.values(), ids=CUDA_CHECKS.keys())
 def test_contract_on_the_gpu(under_test: Subject, check: Check, tmp_path: Path) -> None:
     check(under_test, tmp_path)
-
-
-def test_methods_are_named() -> None:
-    assert "ts" in segcal.methods()
-    for method in segcal.methods():
-        assert segcal.create(method, num_classes=3, spatial_dims=2, image_channels=1).method == method
 
 
 def test_the_declared_types_are_those_that_are_built() -> None:

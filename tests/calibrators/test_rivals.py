@@ -81,15 +81,6 @@ def test_the_optimum_is_at_least_as_good_as_that_of_fiducio(method: str, penalty
     assert float((ours.predict_proba(LOGITS) - peer.transform(LOGITS)).abs().mean()) < 0.01
 
 
-@pytest.mark.parametrize("method", ["cmsap", "cmsop"])
-def test_the_map_is_that_of_fiducio(method: str) -> None:
-    fiducio: Any = pytest.importorskip("fiducio")
-    peer = getattr(fiducio, PEERS[method])(device="cpu", max_iter=3).fit(LOGITS, LABELS)
-    both = torch.cat([peer._positive(peer._raw_b), peer._positive(peer._raw_mu).unsqueeze(2)], dim=2)
-    found = torch.softmax(conditional_map(LOGITS, both.double(), ordered=method == "cmsop"), dim=1)
-    torch.testing.assert_close(found, peer.transform(LOGITS), rtol=1e-4, atol=1e-6)
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # the mathematics
 

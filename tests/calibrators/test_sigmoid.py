@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,22 +15,12 @@ import torch
 import segcal
 from segcal.calibrators import Calibrator, SigmoidHead, TemperatureCalibrator
 from segcal.types import Case, InputError
+from support.scenes import overlapping
 
 CHANNELS, SIZE = 2, (12, 8)
+overlapping_cases = partial(overlapping, 2, CHANNELS, SIZE, seed=1)
 FIT_SETTINGS: dict[str, dict[str, Any]] = {method: {"epochs": 1} for method in ("lts", "ibts", "auto")}
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def overlapping_cases(many: int = 2) -> list[Case]:
-    """Scores of channels that overlap, of which each is overconfident in its own way."""
-    random = np.random.default_rng(1)
-    cases = []
-    for k in range(many):
-        scores = random.normal(scale=3, size=(CHANNELS, *SIZE)).astype(np.float32)
-        hotter = scores / np.arange(2, 2 + CHANNELS)[:, None, None]
-        labels = (hotter + random.logistic(size=scores.shape) > 0).astype(np.uint8)
-        cases.append(Case(f"c{k}", scores, labels, random.random((1, *SIZE)).astype(np.float32)))
-    return cases
 
 
 def only(case: Case, channel: int) -> Case:

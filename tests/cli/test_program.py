@@ -64,8 +64,8 @@ def test_program_refuses(data: Path, tmp_path: Path) -> None:
 def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -> None:
     """SIGTERM while the first case is written: no folder, no temporary one, no lock."""
     code = (
-        "import os, signal, sys\nfrom segcal.cli import main\nfrom segcal.calibrators import tempered\n"
-        "tempered.scaled_probabilities = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\nmain()"
+        "import os, signal, sys\nfrom segcal.cli import main\nfrom segcal.calibrators import temperature\n"
+        "temperature.scaled_probabilities = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\nmain()"
     )
     before = everything(data.parent)
     done = python("-c", code, "apply", calibrator, data, "--out", data.parent / "probs")

@@ -251,9 +251,7 @@ def camvid() -> Iterator[str]:
     yield f"The NLL in *All* is {lts} against {ts}, the"
     yield f"ECE at boundaries {percent('LTS', 'ece boundary')} % against {percent('TS', 'ece boundary')} %"
     yield f"in *Local-Max* {percent('LTS', 'ece local-max')} % against {percent('TS', 'ece local-max')} %"
-    local, one = (
-        "{:.2f} and {:.2f}".format(*(100 * value for value in both(row, "ece all"))) for row in ("LTS", "TS")
-    )
+    local, one = ("{:.2f} and {:.2f}".format(*(100 * value for value in both(row, "ece all"))) for row in ("LTS", "TS"))
     yield f"In *All* the ECE is {local} % against {one} %"
     yield f"Its NLL is {paper}, above TS"
     yield f"that of TS ({percent('LTS (preset paper)', 'ece boundary')} %)"

@@ -74,7 +74,7 @@ def test_more_pixels_than_are_calibrated_at_a_time(monkeypatch: pytest.MonkeyPat
     for method, settings in KINDS:
         whole = create(method, 3, **settings).fit([case])
         expected = whole(logits)
-        monkeypatch.setattr("segcal.calibrators.shared.scores._PART", 50)
+        monkeypatch.setattr("segcal.calibrators.scores._PART", 50)
         parts = create(method, 3, **settings).fit([case])
         assert torch.equal(parts(logits), expected)
         assert parts.fit_report_.nll_after == pytest.approx(whole.fit_report_.nll_after)

@@ -20,7 +20,7 @@ from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.cases import StreamedCase, stream
 from segcal.data.sample.scenes import simulate
 from segcal.training.processes import is_first_process
-from segcal.training.progress import Epoch
+from segcal.training.settings import Epoch
 from segcal.types import Slab
 
 

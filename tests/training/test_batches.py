@@ -1,8 +1,7 @@
-"""Samples are read in crops, and preparing them ahead changes nothing."""
+"""Samples are read in crops, from memory and from files."""
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,24 +9,8 @@ import pytest
 import torch
 
 from segcal import create
-from segcal.training import batches
-from segcal.training.batches import Samples, augmented, prefetched, to_device
+from segcal.training.batches import Samples, augmented, to_device
 from support.scenes import simulated
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("items", [[], [3], [3, 1, 2]])
-def test_prefetching_keeps_the_order(ahead: bool, items: list[int]) -> None:
-    found = prefetched(lambda item: [(torch.tensor(item),)], items, ahead=ahead)
-    assert [int(batch[0][0]) for batch in found] == items
-
-
-def test_a_failure_while_preparing_ahead_is_raised() -> None:
-    def prepare(item: int) -> list[batches.Batch]:
-        raise ValueError(str(item))
-
-    with pytest.raises(ValueError, match="7"):
-        list(prefetched(prepare, [7], ahead=True))
 
 
 @pytest.mark.cuda
@@ -58,16 +41,6 @@ def test_crops_begin_anywhere_and_the_whole_is_one_of_them() -> None:
     assert starts == {0, 1, 2}
     assert augmented(source, 0, random, dims=1, crop=4)[0].shape == (1, 4)
     assert augmented(source, 0, random, dims=1, crop=9)[0].tolist() == [[0, 1, 2, 3]]
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_the_next_item_is_prepared_while_one_is_used_only_if_asked_for(ahead: bool) -> None:
-    threads: list[threading.Thread] = []
-    items = prefetched(lambda _: threads.append(threading.current_thread()), range(3), ahead=ahead)
-    next(items)
-    assert ahead or len(threads) == 1
-    list(items)
-    assert [thread is not threading.current_thread() for thread in threads] == [ahead] * 3
 
 
 def test_samples_in_host_memory_are_not_on_the_device() -> None:

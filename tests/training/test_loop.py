@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
-from time import perf_counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +19,7 @@ from torch import Tensor, nn
 from segcal import InputError
 from segcal.training.batches import as_source
 from segcal.training.loop import _TrainingRun, hash_seed, train
-from segcal.training.processes import choose_device
-from segcal.training.progress import Epoch
-from segcal.training.settings import Training
+from segcal.training.settings import Epoch, Training
 from support import fit_in_process
 from support.program import TORCHRUN, python
 
@@ -48,9 +44,9 @@ def line_data(sizes: list[int], slope: float = 2.0) -> list[tuple[np.ndarray, np
 @pytest.mark.parametrize("sizes", [[8] * 6, [3, 9, 9, 4, 30]])
 def test_a_known_answer_is_found(sizes: list[int]) -> None:
     objective = Line()
-    history = train(objective, line_data(sizes), Training(epochs=150, learning_rate=0.1, batch_size=4, spatial_dims=1))
+    history = train(objective, line_data(sizes), Training(epochs=80, learning_rate=0.1, batch_size=4, spatial_dims=1))
     assert objective.slope.item() == pytest.approx(2.0, abs=1e-3)
-    assert [epoch.number for epoch in history.epochs] == list(range(1, 151))
+    assert [epoch.number for epoch in history.epochs] == list(range(1, 81))
 
 
 def test_training_in_a_block_without_gradients() -> None:
@@ -63,14 +59,6 @@ def test_training_in_a_block_without_gradients() -> None:
     assert torch.equal(found[0].slope, found[1].slope)
     with torch.inference_mode(), pytest.raises(InputError, match=r"training needs gradients, .* fit outside of it"):
         train(Line(), line_data([8] * 2), settings)
-
-
-def test_epochs_take_no_longer_than_all_of_them() -> None:
-    started = perf_counter()
-    history = train(Line(), line_data([8] * 2), Training(epochs=3, spatial_dims=1))
-    seconds = [epoch.seconds for epoch in history.epochs]
-    assert min(seconds) > 0
-    assert sum(seconds) <= perf_counter() - started
 
 
 def test_a_step_is_on_the_mean_over_the_batch_however_it_is_shaped() -> None:
@@ -129,14 +117,6 @@ def test_crops_and_flips_stay_together() -> None:
     assert steps == {(1, 10), (-1, 10), (1, -10), (-1, -10)}, "every combination of flips occurs"
 
 
-class Counting(list[tuple[np.ndarray, np.ndarray]]):
-    reads = 0
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[override]
-        self.reads += 1
-        return super().__getitem__(index)
-
-
 def test_seeds_are_the_same_in_every_version() -> None:
     """Half of what NumPy's SeedSequence gives, since PyTorch's seeds have 63 bits; others would train other weights."""
     assert (hash_seed(0, 1), hash_seed(3, 7, 2)) == (2918264622725855778, 1016266665476324714)
@@ -157,25 +137,6 @@ def test_mixed_precision_learns_too() -> None:
     settings = Training(epochs=80, learning_rate=0.1, spatial_dims=1, precision="bfloat16")
     train(objective, line_data([16] * 4), settings)
     assert objective.layer.weight.item() == pytest.approx(2.0, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"epochs": 0}, "epochs and batch_size must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate positive"),
-        ({"precision": "float8"}, "precision must be"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Training(**settings)  # type: ignore[arg-type]
-
-
-def test_devices_are_checked() -> None:
-    assert choose_device("cpu").type == "cpu"
-    with pytest.raises(InputError, match="device 'gpu7' cannot be used"):
-        choose_device("gpu7")
 
 
 def run(
@@ -207,17 +168,6 @@ def test_a_killed_fit_resumes_to_the_same_weights(
     shutil.copytree(killed, tmp_path / "run")
     resumed = run(tmp_path / "w", tmp_path / "run")
     assert resumed.returncode == 0, resumed.stderr
-    found = load_file(tmp_path / "w")
-    assert all(torch.equal(found[name], value) for name, value in uninterrupted.items())
-
-
-def test_a_damaged_checkpoint_is_passed_over(uninterrupted: dict[str, Tensor], killed: Path, tmp_path: Path) -> None:
-    shutil.copytree(killed, tmp_path / "run")
-    newest = max((tmp_path / "run").glob("epoch-*.safetensors"))
-    content = bytearray(newest.read_bytes())
-    content[-40] ^= 0xFF  # one byte of a tensor: only a checksum notices
-    newest.write_bytes(content)
-    assert run(tmp_path / "w", tmp_path / "run").returncode == 0
     found = load_file(tmp_path / "w")
     assert all(torch.equal(found[name], value) for name, value in uninterrupted.items())
 
@@ -478,12 +428,5 @@ def test_steps_are_recorded_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nothing_is_prepared_ahead_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-
-    def watched(prepare: Callable[[Any], Any], items: Iterable[Any], *, ahead: bool) -> Iterator[Any]:
-        asked.append(ahead)
-        return map(prepare, items)
-
-    monkeypatch.setattr("segcal.training.loop.prefetched", watched)
+    monkeypatch.setattr("segcal.training.loop.prefetch", None)  # not called
     train(Line(), line_data([8] * 2), Training(epochs=2, spatial_dims=1, device="cpu"))
-    assert asked == [False, False]

@@ -1,4 +1,4 @@
-"""Calibrators, one method per file, built and loaded by name."""
+"""Calibrators, one file for each method or family of methods, built and loaded by name."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor
 
-from segcal.calibrators.attended import AttendedTemperatureScaling
+from segcal.calibrators.affine import (
+    DirichletCalibration,
+    MatrixScaling,
+    StructuredVectorScaling,
+    TranslationInvariantMatrixScaling,
+    VectorScaling,
+    search_dirichlet,
+)
 from segcal.calibrators.automatic import AutomaticChoice
-from segcal.calibrators.base import Calibrator
-from segcal.calibrators.beta import BetaCalibration
+from segcal.calibrators.base import CalibratedSlab, Calibrator
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
-from segcal.calibrators.dirichlet import DirichletCalibration, search_dirichlet
 from segcal.calibrators.ensemble import EnsembleTemperatureScaling
-from segcal.calibrators.histogram import HistogramBinning
-from segcal.calibrators.invariant import TranslationInvariantMatrixScaling
-from segcal.calibrators.isotonic import IsotonicRegression
 from segcal.calibrators.local import ImageTemperatureScaling, LocalTemperatureScaling
-from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.pool import PooledPasses
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_shapes, read_values
+from segcal.calibrators.scores import BetaCalibration, HistogramBinning, IsotonicRegression
 from segcal.calibrators.sigmoid import SigmoidHead
-from segcal.calibrators.slabs import CalibratedSlab
-from segcal.calibrators.structured import StructuredVectorScaling
-from segcal.calibrators.temperature import TemperatureScaling
-from segcal.calibrators.tempered import TemperatureCalibrator
-from segcal.calibrators.vector import VectorScaling
+from segcal.calibrators.temperature import AttendedTemperatureScaling, TemperatureCalibrator, TemperatureScaling
 from segcal.functional.checks import activation_of
 from segcal.text import suggestion
 from segcal.types import MOST_CLASSES, Activation, InputError, public

@@ -29,8 +29,7 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
 from segcal.calibrators.shared.search import Plan, Search
-from segcal.calibrators.temperature import TemperatureScaling
-from segcal.calibrators.tempered import TemperatureCalibrator
+from segcal.calibrators.temperature import TemperatureCalibrator, TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.progress import begin_stage
 from segcal.training.processes import choose_device
@@ -87,9 +86,9 @@ class AutomaticChoice(Calibrator):
         bounds: Smallest and largest temperature that is applied.
         candidates: Names of the methods to choose among; must include "ts", the fallback. "cmsop" and "cmsap" are not
             tried by default, since they transfer badly to data unlike those they are fitted on.
-        time_limit: Seconds for all candidates together. Trained candidates whose estimated time exceeds it are left
-            out, the most expensive first; all others are fitted on a sample in seconds. The chosen one is fitted on
-            all cases afterwards. None tries all.
+        time_limit: Seconds for all candidates together. "lts", which is trained, is left out if the estimated time
+            exceeds it; all others are fitted on a sample in seconds. The chosen one is fitted on all cases afterwards.
+            None tries all.
         region: `ignore_index` and `background`, as of every `Calibrator`.
     """
 
@@ -158,7 +157,7 @@ class AutomaticChoice(Calibrator):
         sample = draw_sample(drawn, spatial_dims=self.spatial_dims, features=context)
         scores, apart = CrossValidation.of(sample), None if validation is None else validation.without_passes()
         search = Search(self._new, scores, sample, stream, several, apart, settings, self.bounds)
-        chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan((), {})
+        chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan(())
         if scores.groups >= _FEWEST_GROUPS and len(self.candidates) > 1:
             plan = search.plan(self.candidates, self.time_limit, started)
             chosen, why = search.compare(plan)

@@ -1,7 +1,7 @@
 """The contract of every calibrator: learn from cases, map logits to calibrated logits, save and load without pickle.
 
 A method implements two hooks: `_learn`, which learns from a stream of cases, and `_map`, which maps logits. Methods
-that divide by a temperature implement `_temperature` instead of `_map` (`calibrators.tempered`). Everything else is
+that divide by a temperature implement `_temperature` instead of `_map` (`calibrators.temperature`). Everything else is
 written once, here: checks, time, the report, warnings, precision, the guard of the labels, slabs and saving.
 """
 
@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import write_calibrator
-from segcal.calibrators.slabs import CalibratedSlab
 from segcal.cases import CaseStream, StreamedCase
 from segcal.cases.collections import Pair, known_cases
 from segcal.files import staged_folder
 from segcal.functional.checks import check_floating, check_logits, check_passes, ignored_labels
-from segcal.functional.division import finite_in
-from segcal.functional.probability import keep_labels, probabilities
+from segcal.functional.division import finite_in, softmax_of
+from segcal.functional.probability import at_least_float32, keep_labels, probabilities
+from segcal.functional.uncertainty import disagreement_of
 from segcal.kernels.denormals import with_denormals
 from segcal.kernels.dispatch import engine_for
 from segcal.text import counted, suggestion, warn_caller
@@ -41,9 +41,12 @@ from segcal.types import (
     IgnoreIndex,
     Image,
     InputError,
+    Labels,
     Logits,
     Passes,
     Probs,
+    Slab,
+    Temperature,
     public,
 )
 
@@ -92,6 +95,9 @@ class Calibrator(nn.Module, ABC):
 
     fit_settings: frozenset[str] = frozenset()
     """Names of the settings that `fit` takes besides the cases."""
+
+    sized_by_fit: tuple[str, ...] = ()
+    """Learned values of which a fit also finds how many there are."""
 
     fitted: Tensor
     fit_report_: FitReport
@@ -288,7 +294,12 @@ class Calibrator(nn.Module, ABC):
         self.requires_grad_(False)
 
     def stream(
-        self, cases: Iterable[Case], *, device: torch.device | None = None, memory: int | None = None
+        self,
+        cases: Iterable[Case],
+        *,
+        device: torch.device | None = None,
+        memory: int | None = None,
+        labelled: bool = True,
     ) -> CaseStream:
         """Return cases as the stream that a fit learns from."""
         return CaseStream(
@@ -299,18 +310,17 @@ class Calibrator(nn.Module, ABC):
             device=device or self.fitted.device,
             images=self.image_channels > 0,
             passes=self.reads_passes,
+            labelled=labelled,
             memory=memory,
         )
 
     def _streamed(self, case: Case | StreamedCase) -> StreamedCase:
         """Return a case that can be read in slabs; one of a stream on the same device stays as it is."""
-        place = self.fitted.device
         if isinstance(case, StreamedCase):
-            if case.device == place:
+            if case.device == self.fitted.device:
                 return case
             case = case.case
-        reads: dict[str, Any] = {"images": self.image_channels > 0, "passes": self.reads_passes, "labelled": False}
-        return CaseStream([case], self.num_classes, device=place, memory=0, **reads)[0]
+        return self.stream([case], memory=0, labelled=False)[0]
 
     def _calibrate_streamed(self, case: StreamedCase) -> Iterator[CalibratedSlab]:
         """Yield the slabs of a case, whether fitted or not."""
@@ -341,6 +351,9 @@ class Calibrator(nn.Module, ABC):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._known_fitted = False
+        for name in self.sized_by_fit:
+            if (value := state_dict.get(f"{prefix}{name}")) is not None:
+                self.register_buffer(name, torch.empty(value.shape, dtype=torch.float64, device=self.fitted.device))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _check(self, logits: Tensor, image: Tensor | None) -> None:
@@ -384,3 +397,54 @@ class Calibrator(nn.Module, ABC):
         """Return logits that are all finite: minus infinity is replaced, NaN and plus infinity are refused."""
         self._check(logits, image)
         return check_logits(logits, self.num_classes, class_axis=1)
+
+
+class CalibratedSlab:
+    """The inner slices of a slab, calibrated; logits and probabilities are computed when they are asked for.
+
+    Args:
+        calibrator: Calibrator of the slab.
+        slab: Slab as it was read, with its context.
+    """
+
+    temperature: Temperature | None = None
+    """Temperatures `[1, 1, *S]` of the inner slices, or one per channel; None for methods without one."""
+
+    def __init__(self, calibrator: Calibrator, slab: Slab) -> None:
+        self.calibrator, self.slab = calibrator, slab
+
+    @property
+    def rows(self) -> slice:
+        """Position of the slices in the case."""
+        return self.slab.inner_rows
+
+    @property
+    def raw(self) -> Logits:
+        """Logits before calibration."""
+        return self.slab.logits[:, :, self.slab.inner]
+
+    @property
+    def labels(self) -> Labels | None:
+        """Labels of the slices, -1 at pixels that are left out."""
+        return None if self.slab.labels is None else self.slab.labels[:, self.slab.inner]
+
+    def logits(self) -> Logits:
+        """Return calibrated logits; those of a case in half precision are float32, so that no metric is rounded."""
+        slab = self.slab
+        with torch.no_grad():
+            passes = None if slab.passes is None else at_least_float32(slab.passes)
+            whole: Logits = self.calibrator.forward(at_least_float32(slab.logits), slab.image, passes)
+        return whole[:, :, slab.inner]
+
+    def probabilities(self) -> Probs:
+        """Return float32 probabilities, the same bits for any number of threads."""
+        return softmax_of(self.logits())
+
+    def relative_logits(self) -> Logits:
+        """Return calibrated logits, or their differences from the largest where these are more precise."""
+        return self.logits()
+
+    def disagreement(self) -> Tensor | None:
+        """Return the mutual information of label and pass `[1, 1, *S]`; None without passes."""
+        inner, passes = self.slab.inner, self.slab.passes
+        return None if passes is None else disagreement_of(self.raw, passes[:, :, :, inner])

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import pixels_of, survey
-from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
+from segcal.calibrators.temperature import FitLimits, TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.evidence import describe
 from segcal.functional.probability import probabilities
 from segcal.functional.scaling import binned_sums
-from segcal.functional.temperature import optimal_inverse_temperatures
+from segcal.functional.temperature import (
+    optimal_inverse_temperatures,
+)
 from segcal.types import MOST_BINS, Image, Logits, Temperature, check_whole
 
 _TOP = 0.999

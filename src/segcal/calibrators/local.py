@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, ClassVar, Literal, Unpack, get_args
 
 import torch
 from jaxtyping import Float, Float64
@@ -21,15 +21,13 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.local_training import (
     CaseSource,
     Objective,
-    TreeCalibrator,
-    TreeSettings,
     bounded_crop,
     measure_case,
     standardisation_of,
 )
 from segcal.calibrators.shared.survey import summed_likelihood, summed_nll
-from segcal.calibrators.shared.tree import CONTEXT
-from segcal.calibrators.temperature import TemperatureScaling
+from segcal.calibrators.shared.tree import CONTEXT, Condition, Init, Positivity, TemperatureTree
+from segcal.calibrators.temperature import FitLimits, TemperatureCalibrator, TemperatureScaling
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.division import kernels_check_finite, scaled_within
 from segcal.functional.pixels import image_sums
@@ -37,7 +35,7 @@ from segcal.functional.standardise import Standardisation
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.settings import Training, override
-from segcal.types import Image, Logits, Temperature, check_choice
+from segcal.types import MOST_CLASSES, Image, InputError, Logits, Temperature, check_choice, check_whole
 
 Preset = Literal["default", "paper"]
 Inputs = Literal["log_softmax", "logits"]
@@ -64,7 +62,7 @@ _PATIENCE, _PATIENCE_STEPS = 20, 160
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 
 
-class LocalTemperatureScaling(TreeCalibrator):
+class LocalTemperatureScaling(TemperatureCalibrator):
     """Divide the logits of each pixel by a temperature that a small tree of convolutions computes around it.
 
     The temperature is `T_TS * tree(x)` with T_TS the temperature of temperature scaling and
@@ -72,6 +70,13 @@ class LocalTemperatureScaling(TreeCalibrator):
 
     Args:
         num_classes: L.
+        spatial_dims: 2 or 3.
+        image_channels: C; 0 to read the logits only.
+        positivity: "relu" as in the paper, "softplus" or "exp".
+        root_offset: 0 as in the paper's equation, 1 as in the released code.
+        init: "normal", or "zeros", with which sibling leaves remain equal during training.
+        condition: "class" or "confidence" multiplies the temperature by a learned factor for each predicted class, or
+            for each confidence bin, as the paper suggests for future work.
         inputs: "log_softmax" for standardised log-probabilities, which no shift or scale of the logits changes, or
             "logits" as printed in the paper. Default: "log_softmax", and "logits" with `preset="paper"`.
         sharpen: Allow temperatures below min(1, T_TS), which increase confidence beyond that of both the network and
@@ -79,11 +84,13 @@ class LocalTemperatureScaling(TreeCalibrator):
         preset: "default" starts at T_TS and trains with Adam at 1e-4 for 200 epochs, or until the loss has settled
             (`patience`, 20 epochs and at least 160 steps); "paper" starts at 1 and trains for 100 epochs, at 1e-5 (2D)
             or 1e-4 (3D), a tenth of it after 50.
-        tree: Settings of the tree, as of `TreeCalibrator`: `spatial_dims`, `image_channels`, `positivity`,
-            `root_offset`, `init`, `condition`, `ignore_index`, `background` and `bounds`.
+        limits: `ignore_index`, `background` and `bounds`, as of every `TemperatureCalibrator`.
     """
 
     method = "lts"
+    spatial_dims: int
+    is_local: ClassVar[bool] = True
+    """True if pixels of an image have different temperatures."""
     context = CONTEXT
     fit_settings = frozenset(SETTINGS)
 
@@ -100,14 +107,40 @@ class LocalTemperatureScaling(TreeCalibrator):
         self,
         num_classes: int,
         *,
+        spatial_dims: int = 2,
+        image_channels: int = 0,
+        positivity: Positivity = "relu",
+        root_offset: float = 0.0,
+        init: Init = "normal",
+        condition: Condition | None = None,
         inputs: Inputs | None = None,
         sharpen: bool | None = None,
         preset: Preset = "default",
-        **tree: Unpack[TreeSettings],
+        **limits: Unpack[FitLimits],
     ) -> None:
-        super().__init__(num_classes, **tree)
+        super().__init__(num_classes, **limits)
+        check_choice("spatial_dims", spatial_dims, (2, 3))
+        check_whole("image_channels", image_channels, 0, MOST_CLASSES)
+        check_choice("positivity", positivity, get_args(Positivity))
+        check_choice("init", init, get_args(Init))
+        check_choice("condition", condition, (None, *get_args(Condition)))
         check_choice("inputs", inputs, (None, *get_args(Inputs)))
         check_choice("preset", preset, get_args(Preset))
+        if not math.isfinite(root_offset):
+            raise InputError(f"root_offset must be finite, got {root_offset}")
+        if condition is not None and not self.is_local:
+            raise InputError(f"condition is for 'lts': '{self.method}' has one temperature for the whole image")
+        self.spatial_dims, self.image_channels = spatial_dims, image_channels
+        self.positivity, self.root_offset, self.init, self.condition = positivity, root_offset, init, condition
+        self.tree = TemperatureTree(
+            num_classes,
+            spatial_dims,
+            image_channels,
+            positivity=positivity,
+            root_offset=root_offset,
+            init=init,
+            condition=condition,
+        )
         self.preset = preset
         self.inputs: Inputs = inputs or ("logits" if preset == "paper" else "log_softmax")
         self.sharpen = preset == "paper" if sharpen is None else bool(sharpen)

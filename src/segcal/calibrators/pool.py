@@ -18,11 +18,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
-from segcal.calibrators.contextual import ContextualTemperatureScaling
+from segcal.calibrators.contextual import ContextualTemperatureScaling, plain_strength
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
-from segcal.calibrators.shared.explanation import plain_strength
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.pixels import moved_labels
 from segcal.functional.pooling import mixture_weights, pooled_logits
@@ -33,7 +32,6 @@ from segcal.types import Array, Image, InputError, Logits, Passes, Slab
 
 STRENGTHS = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
 """Strengths of the pull towards equal weights to choose from, the strongest first."""
-_MOST_MEMBERS = 1 << 10
 
 
 class PooledPasses(Calibrator):
@@ -55,6 +53,7 @@ class PooledPasses(Calibrator):
     spatial_dims: int
     method = "pool"
     reads_passes = True
+    sized_by_fit = ("weights",)
     weights: Float64[Tensor, " M"]
     """Weight of each member, the first of which are the logits; the number 1 alone if passes are not used."""
     member_temperature: Float64[Tensor, ""]
@@ -135,17 +134,11 @@ class PooledPasses(Calibrator):
 
     def _problem(self) -> str | None:
         shares = self.weights
-        if not bool((shares >= 0).all()) or abs(float(shares.sum()) - 1) > 1e-6:
+        if shares.ndim != 1 or not bool((shares >= 0).all()) or abs(float(shares.sum()) - 1) > 1e-6:
             return "'weights' must be at least 0 and sum to 1"
         if not 0 < float(self.member_temperature) < float("inf"):
             return "'member_temperature' must be above 0"
         return self.inner._problem()
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        value = state_dict.get(f"{prefix}weights")  # how many members there are was learned too
-        if value is not None and value.ndim == 1 and 0 < len(value) <= _MOST_MEMBERS:
-            self.register_buffer("weights", torch.empty(len(value), dtype=torch.float64, device=self.fitted.device))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from segcal.calibrators.base import Calibrator
-from segcal.progress import Tracked, announcements, progress_of
+from segcal.progress import Tracked, announcements, progress_of, stages_shown
 from segcal.text import CalibrationWarning
 from segcal.training.processes import is_first_process
-from segcal.training.progress import progress_bar
+from segcal.training.settings import Epoch, Watch
 from segcal.types import Case
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 def fit_with_progress(
@@ -26,12 +30,40 @@ def fit_with_progress(
 
     Warnings are in the report only, for the caller to show.
     """
-    hidden = hidden or not is_first_process()
-    with announcements(hidden=hidden), warnings.catch_warnings():
+    hidden, trained = hidden or not is_first_process(), "watch" in calibrator.fit_settings
+    title = f"fitting {calibrator.method}"
+    with (
+        announcements(hidden=hidden),
+        warnings.catch_warnings(),
+        progress_of(title, note=trained, hidden=hidden) as bar,
+    ):
         warnings.simplefilter("ignore", CalibrationWarning)
-        if "watch" in calibrator.fit_settings:
-            with progress_bar(description=f"fitting {calibrator.method}", hidden=hidden) as watch:
+        if trained:
+            with _epochs_shown(bar, title) as watch:
                 calibrator.fit(cases, validation=validation, **{"watch": watch, **settings})
         else:
-            with progress_of(f"fitting {calibrator.method}", hidden=hidden) as progress:
-                calibrator.fit(Tracked(cases, progress), validation=validation, **settings)
+            calibrator.fit(Tracked(cases, bar), validation=validation, **settings)
+
+
+@contextmanager
+def _epochs_shown(bar: Progress, title: str) -> Iterator[Watch]:
+    """Show the stages of a fit and the losses of each epoch."""
+    (task,) = bar.task_ids
+    staged = False
+
+    def show(text: str, number: int, of: int) -> None:
+        nonlocal staged
+        staged = True
+        bar.update(task, description=f"{title}: {text}", completed=number - 1, total=of, note="")
+
+    def watch(epoch: Epoch) -> None:
+        note = f"loss {epoch.loss:.5f}"
+        if epoch.validation is not None:
+            note += f"  validation {epoch.validation:.5f}{' *' if epoch.best else ''}"
+        if staged:
+            bar.update(task, note=f"epoch {epoch.number} of {epoch.of}  {note}")
+        else:
+            bar.update(task, completed=epoch.number, total=epoch.of, note=note)
+
+    with stages_shown(show):
+        yield watch

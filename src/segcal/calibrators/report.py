@@ -120,12 +120,12 @@ def _sentences(details: Mapping[str, Any]) -> Iterator[str]:
 
 def _in_words(details: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sentences of which every value is known; lists of numbers are given as their range."""
-    known = {
-        name: f"{min(value):.4g} to {max(value):.4g}" if isinstance(value, list) and value else value
-        for name, value in details.items()
-        if value not in (None, 0)
-    }
     for sentence in _SENTENCES:
         names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(sentence) if name}
-        if names <= known.keys():
-            yield sentence.format_map(known)
+        known = {name: details[name] for name in names if details.get(name) not in (None, 0)}
+        if names == known.keys():
+            yield sentence.format_map({name: _shown(value) for name, value in known.items()})
+
+
+def _shown(value: Any) -> Any:
+    return f"{min(value):.4g} to {max(value):.4g}" if isinstance(value, list) and value else value

@@ -24,7 +24,7 @@ from segcal.integrations.outputs import read_output
 from segcal.integrations.predict import CaseMaker
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.integrations.tracking import log_figures, takes_figures
-from segcal.statistics.folds import folds_of
+from segcal.statistics.grouping import folds_of
 from segcal.types import Activation, Case, IgnoreIndex, InputError
 
 with needs_extra("lightning"):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.files.prefetch import prefetch
 from segcal.functional.arrays import to_tensor
 from segcal.types import Array
 
 Sample = tuple[Array | Tensor, ...]
 Batch = tuple[Tensor, ...]
 Box = tuple[slice, ...]
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class SampleList(Protocol):
@@ -102,12 +99,6 @@ def augmented(
 def whole(dims: int) -> Box:
     """Return the box of a whole sample of `dims` spatial axes."""
     return (slice(None),) * dims
-
-
-def prefetched(prepare: Callable[[T], R], items: Iterable[T], *, ahead: bool) -> Iterator[R]:
-    """Yield `prepare(item)` of each item; with `ahead`, a thread prepares the next while the current one is used."""
-    prepared = map(prepare, items)
-    return prefetch(prepared) if ahead else prepared
 
 
 def by_shape(samples: Sequence[Batch]) -> list[list[int]]:

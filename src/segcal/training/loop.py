@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from segcal.files.prefetch import prefetch
 from segcal.kernels.turns import device_turn
 from segcal.training.batches import (
     Batch,
@@ -28,15 +29,13 @@ from segcal.training.batches import (
     as_source,
     augmented,
     by_shape,
-    prefetched,
     to_device,
     whole,
 )
 from segcal.training.checkpoints import Checkpoints, TrainingState
 from segcal.training.processes import choose_device, process_group, rank_and_world, sum_over_processes
-from segcal.training.progress import Epoch, History, Inspect
 from segcal.training.recording import Recorder
-from segcal.training.settings import OPTIMISERS, Training
+from segcal.training.settings import OPTIMISERS, Epoch, History, Inspect, Training
 from segcal.types import InputError
 
 Augment = Callable[[Batch, Sequence[np.random.Generator], int], Batch]
@@ -52,11 +51,6 @@ def measure_whole(objective: nn.Module, source: Source, index: int, device: torc
     """Return the losses of one sample, read as a whole and never cropped, flipped or augmented."""
     loss, weight = objective(*to_device([source.read(index, whole(1))], device))
     return loss, weight
-
-
-def _as_it_is(batch: Batch, randoms: Sequence[np.random.Generator], epoch: int) -> Batch:
-    """Augment nothing."""
-    return batch
 
 
 def train(
@@ -100,7 +94,7 @@ def train(
             device,
             None if validation is None else as_source(validation),
             measure,
-            augment or _as_it_is,
+            augment,
             checkpoints,
         ).go(inspect, record=record)
 
@@ -142,7 +136,7 @@ class _TrainingRun:
     device: torch.device
     validation: Source | None = None
     measure: Measure = measure_whole
-    augment: Augment = _as_it_is
+    augment: Augment | None = None
     checkpoints: Checkpoints | None = None
     recorder: Recorder | None = None
 
@@ -205,10 +199,11 @@ class _TrainingRun:
         self.sums.train()
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(hash_seed(settings.seed, number, self.rank))  # for dropout
-            batches = prefetched(lambda chosen: self._batches(chosen, number), steps, ahead=ahead)
-            for chosen, prepared in zip(steps, batches, strict=True):
+            batches = (self._batches(chosen, number) for chosen in steps)
+            for chosen, prepared in zip(steps, prefetch(batches) if ahead else batches, strict=True):
                 # here rather than ahead, since an augmentation may draw from PyTorch's generators, as dropout does
-                ready = [self.augment(batch, randoms, number) for batch, randoms in prepared]
+                augment = self.augment or (lambda batch, *_: batch)
+                ready = [augment(batch, randoms, number) for batch, randoms in prepared]
                 with device_turn if self.device.type == "cuda" else nullcontext():
                     sums += self._step(ready, share=1.0 if self._mine(chosen) else 0.0)
         return _mean(sum_over_processes(sums))

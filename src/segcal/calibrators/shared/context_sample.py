@@ -23,8 +23,7 @@ from segcal.functional.context import FEATURES, REACH, context_features
 from segcal.functional.log_linear import FeaturePixels
 from segcal.functional.probability import at_least_float32
 from segcal.functional.temperature import likelihood, optimal_inverse_temperature
-from segcal.statistics.folds import folds_of
-from segcal.statistics.grouping import Grouping, grouping_of
+from segcal.statistics.grouping import Grouping, folds_of, grouping_of
 from segcal.types import Array, Case, InputError, Slab
 
 CONTEXT = -(-REACH // 8) * 8

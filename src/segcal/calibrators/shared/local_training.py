@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Unpack, get_args
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from segcal.calibrators.shared.tree import Condition, Init, Positivity, TemperatureTree
-from segcal.calibrators.tempered import FitLimits, TemperatureCalibrator
+from segcal.calibrators.temperature import TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.checks import IGNORED
 from segcal.functional.scaled_loss import summed_nll
@@ -20,7 +18,7 @@ from segcal.functional.standardise import Standardisation, standardised_log_prob
 from segcal.kernels.dispatch import engine_for
 from segcal.training.batches import Batch, Box, Source
 from segcal.training.loop import measure_whole
-from segcal.types import MOST_CLASSES, Case, InputError, check_choice, check_whole
+from segcal.types import Case, InputError
 
 LARGEST_SAMPLE = 1 << 23
 """Scores of an image up to which it is trained on, and validated, as a whole; larger ones in crops and slabs."""
@@ -28,80 +26,15 @@ _CROP = 1 << 22  # scores of a crop of larger images
 _CROP_STEP = 8  # sides of crops are multiples of it
 
 
-class TreeSettings(FitLimits, total=False):
-    """Settings of every calibrator with a temperature tree, as keywords that methods pass on."""
-
-    spatial_dims: int
-    image_channels: int
-    positivity: Positivity
-    root_offset: float
-    init: Init
-    condition: Condition | None
-
-
-class TreeCalibrator(TemperatureCalibrator):
-    """A calibrator whose temperatures a trained tree finds.
-
-    Args:
-        num_classes: L.
-        spatial_dims: 2 or 3.
-        image_channels: C; 0 to read the logits only.
-        positivity: "relu" as in the paper, "softplus" or "exp".
-        root_offset: 0 as in the paper's equation, 1 as in the released code.
-        init: "normal", or "zeros", with which sibling leaves remain equal during training.
-        condition: "class" or "confidence" multiplies the temperature by a learned factor for each predicted class, or
-            for each confidence bin, as the paper suggests for future work.
-        limits: `ignore_index`, `background` and `bounds`, as of every `TemperatureCalibrator`.
-    """
-
-    spatial_dims: int
-    is_local: ClassVar[bool] = True
-    """True if pixels of an image have different temperatures."""
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        spatial_dims: int = 2,
-        image_channels: int = 0,
-        positivity: Positivity = "relu",
-        root_offset: float = 0.0,
-        init: Init = "normal",
-        condition: Condition | None = None,
-        **limits: Unpack[FitLimits],
-    ) -> None:
-        super().__init__(num_classes, **limits)
-        check_choice("spatial_dims", spatial_dims, (2, 3))
-        check_whole("image_channels", image_channels, 0, MOST_CLASSES)
-        check_choice("positivity", positivity, get_args(Positivity))
-        check_choice("init", init, get_args(Init))
-        check_choice("condition", condition, (None, *get_args(Condition)))
-        if not math.isfinite(root_offset):
-            raise InputError(f"root_offset must be finite, got {root_offset}")
-        if condition is not None and not self.is_local:
-            raise InputError(f"condition is for 'lts': '{self.method}' has one temperature for the whole image")
-        self.spatial_dims, self.image_channels = spatial_dims, image_channels
-        self.positivity, self.root_offset, self.init, self.condition = positivity, root_offset, init, condition
-        self.tree = TemperatureTree(
-            num_classes,
-            spatial_dims,
-            image_channels,
-            positivity=positivity,
-            root_offset=root_offset,
-            init=init,
-            condition=condition,
-        )
-
-
 class Objective(nn.Module):
     """Summed NLL of the scaled logits over the pixels that are not left out, and their number."""
 
-    def __init__(self, calibrator: TreeCalibrator) -> None:
+    def __init__(self, calibrator: TemperatureCalibrator) -> None:
         super().__init__()
         self.tree = calibrator.tree
         object.__setattr__(self, "calibrator", calibrator)  # not as a submodule
 
-    calibrator: TreeCalibrator
+    calibrator: TemperatureCalibrator
     """The calibrator that is trained."""
 
     def forward(self, logits: Tensor, labels: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor]:

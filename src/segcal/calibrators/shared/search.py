@@ -1,15 +1,15 @@
 """Comparison of the candidates of an automatic choice: which are tried, and their scores on one sample that all share.
 
-Candidates that are trained are timed first, by a few epochs on one image. A candidate is fitted without each fold and
-scored on the sampled pixels of that fold. Methods that are not trained are
-fitted on the sample too. Contextual methods share one path of fits: what a method may use is a choice of penalties, and
-the penalties for a fold are chosen on the other folds.
+The candidate that is trained is timed first, by a few epochs on one image. A candidate is fitted without each fold and
+scored on the sampled pixels of that fold. Methods that are not trained are fitted on the sample too. Contextual methods
+share one path of fits: what a method may use is a choice of penalties, and the penalties for a fold are chosen on the
+other folds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
@@ -22,7 +22,6 @@ from torch import distributed
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.contextual import ContextualTemperatureScaling
-from segcal.calibrators.local import LocalTemperatureScaling
 from segcal.calibrators.pool import pool_of
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample
@@ -36,7 +35,9 @@ from segcal.training.processes import process_group
 from segcal.training.settings import Training
 from segcal.types import Array, InputError
 
-_EPOCHS = (1, 3)  # by which trained candidates are timed
+TRAINED = "lts"
+"""The candidate that is trained on whole images, which takes long."""
+_EPOCHS = (1, 3)  # by which it is timed
 _LEAST_GROWTH = 0.1
 _log = logging.getLogger("segcal")
 
@@ -47,52 +48,46 @@ class Plan:
 
     Attributes:
         quick: Candidates that are scored on a sample, which takes seconds.
-        seconds: Estimated seconds of the candidates that are trained.
+        seconds: Estimated seconds of the candidate that is trained, if it is one.
         spent: Seconds that reading and estimating took.
         time_limit: Seconds allowed in all; None for any.
     """
 
     quick: tuple[str, ...]
-    seconds: Mapping[str, float]
+    seconds: float | None = None
     spent: float = 0.0
     time_limit: float | None = None
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """The trained candidates that are too expensive, until the rest fits in the time allowed.
+    def left_out(self) -> bool:
+        """True if the time allowed is too short for the trained candidate.
 
         Examples:
-            >>> Plan(("ts", "cts"), {"lts": 90.0}, time_limit=60.0).left_out
-            ('lts',)
+            >>> Plan(("ts", "cts"), 90.0, time_limit=60.0).left_out
+            True
         """
-        remaining, dropped = dict(self.seconds), list[str]()
-        while self.time_limit is not None and remaining and self.spent + sum(remaining.values()) > self.time_limit:
-            most = max(remaining, key=lambda name: remaining[name])
-            dropped.append(most)
-            del remaining[most]
-        return tuple(dropped)
+        return self.seconds is not None and self.time_limit is not None and self.spent + self.seconds > self.time_limit
 
     @property
     def tried(self) -> tuple[str, ...]:
         """The candidates that are tried, in their order."""
-        return (*self.quick, *(name for name in self.seconds if name not in self.left_out))
+        return self.quick if self.seconds is None or self.left_out else (*self.quick, TRAINED)
 
     def announcement(self) -> str:
         """Return the plan in a sentence or two."""
-        trained = [f"{name} (about {_words(self.seconds[name])})" for name in self.tried if name in self.seconds]
         text = f"auto compares {', '.join(self.quick)} on a sample, in seconds"
-        if trained:
-            text += f", and trains {', '.join(trained)}"
+        if self.seconds is None:
+            return text
+        trained = f"{TRAINED} (about {_words(self.seconds)})"
         if self.left_out:
-            names = ", ".join(f"{name} (about {_words(self.seconds[name])})" for name in self.left_out)
-            text += f"; not tried because of the time limit of {_words(self.time_limit or 0)}: {names}"
-        return text
+            return f"{text}; not tried because of the time limit of {_words(self.time_limit or 0)}: {trained}"
+        return f"{text}, and trains {trained}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a fit report."""
         return {
-            "seconds": dict(self.seconds),
-            "left_out": list(self.left_out),
+            "seconds": {} if self.seconds is None else {TRAINED: self.seconds},
+            "left_out": [TRAINED] if self.left_out else [],
             "time_limit": self.time_limit,
             "announcement": self.announcement() if self.quick else None,
         }
@@ -123,26 +118,23 @@ class Search:
     bounds: tuple[float, float]
 
     def plan(self, candidates: Sequence[str], time_limit: float | None, started: float) -> Plan:
-        """Return what will be tried; trained candidates are timed by a few epochs on one image."""
-        costs = dict[str, float]()
-        used = np.flatnonzero(self.scores.fold >= 0).tolist()
-        first, short = self.stream.part(used[:1]), replace(self.settings, watch=None)
-        trained = [name for name in candidates if isinstance(self.new(name), LocalTemperatureScaling)]
-        for number, name in enumerate(trained, 1):
-            begin_stage(f"estimating the time of {name}", number, len(trained))
+        """Return what will be tried; the candidate that is trained is timed by a few epochs on one image."""
+        used, seconds = np.flatnonzero(self.scores.fold >= 0).tolist(), None
+        if TRAINED in candidates:
+            begin_stage(f"estimating the time of {TRAINED}", 1, 1)
+            first, short = self.stream.part(used[:1]), replace(self.settings, watch=None)
 
-            def train(epochs: int, name: str = name) -> None:
-                self.new(name).to(first.device)._fit_stream(first, None, replace(short, epochs=epochs))
+            def train(epochs: int) -> None:
+                self.new(TRAINED).to(first.device)._fit_stream(first, None, replace(short, epochs=epochs))
 
-            epochs = short.epochs * len(used) * (self.scores.folds - 1)  # of one image
             try:
-                costs[name] = extrapolated(train, _EPOCHS, epochs)
+                seconds = extrapolated(train, _EPOCHS, short.epochs * len(used) * (self.scores.folds - 1))
             except InputError as error:
-                self.scores.begin(name)
-                self.scores.fail(name, error)
-        without = [*trained, *(["pool"] if self.sample.passes is None else [])]
+                self.scores.begin(TRAINED)
+                self.scores.fail(TRAINED, error)
+        without = (TRAINED, "pool") if self.sample.passes is None else (TRAINED,)
         quick = tuple(name for name in candidates if name not in without)
-        return Plan(quick, agreed(costs, self.stream.device), perf_counter() - started, time_limit)
+        return Plan(quick, agreed(seconds, self.stream.device), perf_counter() - started, time_limit)
 
     def compare(self, plan: Plan) -> tuple[str, str]:
         """Return the candidate that does best on groups left out, and the reason in a sentence."""
@@ -152,7 +144,7 @@ class Search:
             self.score(name)
         chosen, why = self.scores.choose()
         if plan.left_out:
-            why += f"; {', '.join(plan.left_out)} was not tried because of the time limit of {plan.time_limit:.0f} s"
+            why += f"; {TRAINED} was not tried because of the time limit of {plan.time_limit:.0f} s"
         return chosen, why
 
     def score(self, name: str) -> None:
@@ -167,10 +159,9 @@ class Search:
             search, candidate = self.pooled, self.new("cts+classes")
             score.numbers = candidate.learned + len(self.sample.passes) + 1
         contextual = candidate if isinstance(candidate, ContextualTemperatureScaling) else None
-        trained = isinstance(candidate, LocalTemperatureScaling)
         for fold in range(self.scores.folds):
             try:
-                if trained:
+                if name == TRAINED:
                     sums = self._trained(name, fold)
                 elif contextual is not None:
                     sums = search._contextual(contextual, fold)
@@ -285,14 +276,14 @@ def cases_apart(validation: CaseStream, held_out: CaseStream) -> CaseStream | No
     return validation.part(positions) if positions else None
 
 
-def agreed(seconds: Mapping[str, float], device: torch.device) -> dict[str, float]:
-    """Return the estimates of the first process of torchrun, so that all processes try the same candidates."""
+def agreed(seconds: float | None, device: torch.device) -> float | None:
+    """Return the estimate of the first process of torchrun, so that all processes try the same candidates."""
     with process_group(device):
-        if not distributed.is_initialized():
-            return dict(seconds)
-        values = torch.tensor(list(seconds.values()), dtype=torch.float64, device=device)
-        distributed.broadcast(values, 0)
-    return dict(zip(seconds, values.tolist(), strict=True))
+        if seconds is None or not distributed.is_initialized():
+            return seconds
+        value = torch.tensor(seconds, dtype=torch.float64, device=device)
+        distributed.broadcast(value, 0)
+    return float(value)
 
 
 def extrapolated(work: Callable[[int], Any], sizes: tuple[int, int], size: int) -> float:

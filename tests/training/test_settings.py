@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from segcal.training.progress import Epoch, History
+from segcal.training.settings import Epoch, History
 
 
 def history(losses: list[float], validation: bool = True) -> History:

@@ -1,8 +1,7 @@
-"""Vector and matrix scaling against plain L-BFGS on the whole table, netcal, and what must hold of any answer."""
+"""Vector, matrix and Dirichlet scaling against plain L-BFGS on the whole table, and what must hold of any answer."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import partial
 from unittest import mock
@@ -10,11 +9,12 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 
-from segcal.calibrators import MatrixScaling, VectorScaling, create
+from segcal.calibrators import DirichletCalibration, MatrixScaling, VectorScaling, create, search_dirichlet
 from segcal.calibrators.shared.survey import Sampler
-from segcal.types import Case
+from segcal.functional.probability import logits_from_probabilities
+from segcal.types import Case, InputError
 from support.flat import affine_reference, mean_nll, table
 from support.scenes import degenerate, noisy
 
@@ -58,47 +58,12 @@ def test_matrix_scaling_is_the_optimum(cases: list[Case], penalties: tuple[float
 def test_a_sample_is_only_the_start(cases: list[Case], method: str, pixels: int) -> None:
     """What a small sample says wrongly is put right by the passes over all pixels."""
     whole = create(method, 4).fit(cases).fit_report_
-    with mock.patch("segcal.calibrators.shared.affine.Sampler", partial(Sampler, pixels=pixels)):
+    with mock.patch("segcal.calibrators.affine.Sampler", partial(Sampler, pixels=pixels)):
         found = create(method, 4).fit(cases).fit_report_
     assert found.steps > whole.steps
     assert found.converged
     objective = [report.nll_after + report.details["penalty"] for report in (found, whole)]
     assert objective[0] == pytest.approx(objective[1], abs=VALUE)
-
-
-def test_vector_scaling_agrees_with_netcal(cases: list[Case]) -> None:
-    """On log-probabilities, which are what netcal makes of its input; its optimiser stops at about 1e-5."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        scaling = pytest.importorskip("netcal.scaling")
-        x, labels = table(cases)
-        probs = softmax(x, axis=1)
-        theirs = scaling.LogisticCalibration(temperature_only=False, method="mle").fit(probs, labels).transform(probs)
-    logs = [replace(case, logits=np.log(softmax(np.asarray(case.logits, np.float64), axis=0))) for case in cases]
-    ours = VectorScaling(4).fit(logs)
-    found = ours.predict_proba(torch.from_numpy(np.log(probs))).numpy()
-    assert ours.fit_report_.nll_after <= mean_nll(np.log(theirs), labels) + 1e-9
-    np.testing.assert_allclose(found, theirs, atol=1e-4)
-
-
-@pytest.mark.parametrize("method", ["vector", "matrix"])
-def test_corrects_what_no_temperature_can(cases: list[Case], method: str) -> None:
-    scaled, ours = (create(name, 4).fit(cases).fit_report_ for name in ("ts", method))
-    assert ours.nll_after < scaled.nll_after - 0.02
-    assert ours.nll_after <= ours.nll_before
-
-
-def test_one_scale_recovers_a_known_map() -> None:
-    """Logits are the true ones times 2, 1 and 0.5 plus 1, 0 and -1; the true ones are calibrated."""
-    rng = np.random.default_rng(5)
-    true = 2 * rng.normal(size=(3, 300, 400))
-    labels = (true + rng.gumbel(size=true.shape)).argmax(axis=0)
-    scale, shift = np.array([2.0, 1.0, 0.5]), np.array([1.0, 0.0, -1.0])
-    logits = true * scale[:, None, None] + shift[:, None, None]
-    ours = VectorScaling(3).fit([Case("a", logits, labels)])
-    np.testing.assert_allclose(ours.weights.squeeze(1), 1 / scale, rtol=0.03)
-    bias = ours.bias.numpy() - ours.bias.numpy()[1]
-    np.testing.assert_allclose(bias, -shift / scale + shift[1] / scale[1], atol=0.03)
 
 
 @pytest.mark.parametrize("method", ["vector", "matrix"])
@@ -119,15 +84,6 @@ def test_relabelling_the_classes_relabels_the_answer(cases: list[Case]) -> None:
     ours, theirs = VectorScaling(4).fit(cases), VectorScaling(4).fit(turned)
     np.testing.assert_allclose(theirs.weights, ours.weights[order], atol=1e-5)
     np.testing.assert_allclose(theirs.bias, ours.bias[order], atol=1e-5)
-
-
-def test_many_classes() -> None:
-    many = noisy(1, classes=12, size=(32, 32))
-    report = MatrixScaling(12).fit(many).fit_report_
-    x, labels = table(many)
-    _, _, value = affine_reference(x, labels, diagonal=False, off_diagonal=0.01, bias=0.01)
-    assert report.converged
-    assert report.nll_after + report.details["penalty"] == pytest.approx(value, abs=1e-8)
 
 
 def test_a_curvature_class_by_class_leads_to_the_same_answer(cases: list[Case]) -> None:
@@ -162,8 +118,73 @@ def test_enormous_logits_have_a_defined_answer(classes: int, size: float) -> Non
 
 
 def test_a_search_that_stops_early_says_so(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.calibrators.shared.affine._PASSES", 2)
-    monkeypatch.setattr("segcal.calibrators.shared.affine.Sampler", partial(Sampler, pixels=40))
+    monkeypatch.setattr("segcal.calibrators.affine._PASSES", 2)
+    monkeypatch.setattr("segcal.calibrators.affine.Sampler", partial(Sampler, pixels=40))
     report = create("vector", 4).fit(cases).fit_report_
     assert not report.converged
     assert report.warnings == (f"the search stopped after {report.steps} steps, before it converged",)
+
+
+@pytest.mark.parametrize("penalties", [(0.01, 0.01), (0.5, 0.001)])
+def test_dirichlet_calibration_is_the_optimum(cases: list[Case], penalties: tuple[float, float]) -> None:
+    z, labels = table(cases)
+    x = log_softmax(z, axis=1)
+    w, b, value = affine_reference(x, labels, diagonal=False, off_diagonal=penalties[0], bias=penalties[1], sums=True)
+    ours = DirichletCalibration(4, off_diagonal_penalty=penalties[0], bias_penalty=penalties[1]).fit(cases)
+    report = ours.fit_report_
+    assert report.converged
+    assert report.nll_after + report.details["penalty"] == pytest.approx(value, abs=VALUE)
+    probs = ours.predict_proba(torch.from_numpy(z)).numpy()
+    np.testing.assert_allclose(probs, softmax(x @ w.T + b, axis=1), atol=NUMBER)
+    assert report.nll_after == pytest.approx(mean_nll(x @ w.T + b, labels), abs=1e-7)
+    assert report.nll_after <= report.nll_before
+
+
+def test_penalties_are_plain_sums(cases: list[Case]) -> None:
+    """As in the cited code: no division by the number of off-diagonal weights or biases."""
+    ours = DirichletCalibration(4, off_diagonal_penalty=0.3, bias_penalty=0.2).fit(cases)
+    weights, bias = ours.weights.numpy(), ours.bias.numpy()
+    others = weights - np.diag(np.diag(weights))
+    anchor = 1e-7 * (((weights - np.eye(4)) ** 2).sum() + (bias**2).sum())
+    expected = 0.3 * (others**2).sum() + 0.2 * (bias**2).sum() + anchor
+    assert ours.fit_report_.details["penalty"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_probabilities_of_zero_count_as_the_smallest_float32(cases: list[Case]) -> None:
+    """Whether they come as logits far apart or as numbers."""
+    z, _ = table(cases)
+    hard = torch.from_numpy(np.where(z == z.max(axis=1, keepdims=True), 500.0, -500.0)).float()
+    ours = DirichletCalibration(4).fit(cases)
+    from_logits, from_numbers = ours(hard), ours(logits_from_probabilities(torch.softmax(hard, dim=1)))
+    assert from_logits.isfinite().all()
+    np.testing.assert_allclose(from_logits, from_numbers, rtol=1e-5)
+    x = np.where(z == z.max(axis=1, keepdims=True), 0.0, np.log(np.finfo(np.float32).tiny))
+    np.testing.assert_allclose(from_logits, x @ ours.weights.numpy().T + ours.bias.numpy(), rtol=1e-5, atol=1e-4)
+    certain = [replace(case, logits=1000 * np.asarray(case.logits)) for case in cases]
+    assert np.isfinite(DirichletCalibration(4).fit(certain).fit_report_.nll_after)
+
+
+def test_search_takes_the_penalties_of_least_validation_nll(cases: list[Case]) -> None:
+    fitting, validation = cases[:1], cases[1:]
+    grid = (0.0001, 0.01, 100.0)
+    best = search_dirichlet(fitting, validation, 4, off_diagonal_penalties=grid, bias_penalties=grid[:2])
+    search = best.fit_report_.details["search"]
+    assert len(search) == 6
+    z, labels = table(validation)
+    for tried in search:
+        penalties = {name: tried[name] for name in ("off_diagonal_penalty", "bias_penalty")}
+        own = DirichletCalibration(4, **penalties).fit(fitting)
+        assert tried["validation_nll"] == pytest.approx(mean_nll(own(torch.from_numpy(z)).numpy(), labels), abs=1e-9)
+    least = min(search, key=lambda tried: tried["validation_nll"])
+    assert best.off_diagonal_penalty == least["off_diagonal_penalty"]
+    assert best.bias_penalty == least["bias_penalty"]
+    assert best.mean_nll(validation) == least["validation_nll"]
+    assert "diagonal of the matrix: " in str(best.fit_report_)
+
+
+def test_search_refuses_an_empty_grid(cases: list[Case]) -> None:
+    with pytest.raises(InputError, match="at least one off_diagonal_penalty"):
+        search_dirichlet(cases, cases, 4, off_diagonal_penalties=())
+    ours = DirichletCalibration(4, ignore_index=9).fit(cases)
+    with pytest.raises(InputError, match="no labelled pixel to measure"):
+        ours.mean_nll([replace(cases[0], labels=np.full((30, 24), 9))])

@@ -1,9 +1,9 @@
-"""Temperature scaling: the exact optimum, against known temperatures, scikit-learn, netcal and scipy."""
+"""Temperatures: exact optima against scipy, scikit-learn and slow loops, for all pixels, attended ones and bins."""
 
 from __future__ import annotations
 
+import math
 import re
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,10 +14,13 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 import segcal
-from segcal.calibrators import TemperatureScaling
+from segcal.calibrators import AttendedTemperatureScaling, BinwiseTemperatureScaling, TemperatureScaling, create
+from segcal.calibrators.binwise import equal_shares
+from segcal.functional.scaling import attended_sums
 from segcal.types import Case
+from support import references
 from support.flat import mean_nll, table
-from support.scenes import simulated
+from support.scenes import noisy, simulated
 
 
 def scenes(count: int, temperature: float, size: tuple[int, ...] = (96, 96), seed: int = 0) -> list[Case]:
@@ -84,19 +87,6 @@ def test_agrees_with_scikit_learn(sample: list[Case]) -> None:
     assert ours.fit_report_.details["temperature"] == pytest.approx(1 / float(scaling.beta_), rel=1e-4)
     probs = ours.predict_proba(torch.as_tensor(logits)).numpy()
     np.testing.assert_allclose(probs, peer.predict_proba(logits), atol=1e-5)
-
-
-def test_agrees_with_netcal(sample: list[Case]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        Peer = pytest.importorskip("netcal.scaling").TemperatureScaling
-
-        logits, labels = table(sample)
-        peer = Peer().fit(softmax(logits, axis=1), labels)
-        theirs = peer.transform(softmax(logits, axis=1))
-    ours = fitted(sample).predict_proba(torch.as_tensor(logits)).numpy()
-    np.testing.assert_allclose(ours, theirs, atol=1e-4)
-    assert float(peer.temperature[0]) == pytest.approx(float(fitted(sample).inverse_temperature), rel=1e-4)
 
 
 def test_likelihood_equals_entropy_after_the_fit(sample: list[Case]) -> None:
@@ -173,15 +163,6 @@ def test_logits_of_any_precision_are_fitted_as_they_are(sample: list[Case], dtyp
     )
 
 
-def test_one_temperature_everywhere(sample: list[Case]) -> None:
-    calibrator = fitted(sample)
-    logits = torch.randn(2, 5, 4, 3)
-    assert calibrator.temperature(logits).unique().tolist() == [
-        pytest.approx(calibrator.fit_report_.details["temperature"])
-    ]
-    torch.testing.assert_close(calibrator(logits), logits * calibrator.inverse_temperature.float())
-
-
 def test_the_temperature_follows_every_change_of_the_learned_value(sample: list[Case]) -> None:
     ts, logits = fitted(sample), torch.randn(1, 5, 4, 4)
     first = ts.predict_proba(logits)
@@ -201,3 +182,131 @@ def test_threads_of_different_precision_do_not_disturb_each_other(sample: list[C
 
     with ThreadPoolExecutor(len(dtypes)) as pool:
         assert list(pool.map(found, dtypes)) == [{dtype} for dtype in dtypes]
+
+
+def attended_loss(z: np.ndarray, labels: np.ndarray, threshold: float, alpha: float) -> tuple[float, int]:
+    """Summed over classes and their samples, own and borrowed; and how many were borrowed."""
+    raw, scaled = references.softmax(z.T), references.softmax(alpha * z.T)
+    terms, borrowed = [], 0
+    for k in range(z.shape[1]):
+        for n, label in enumerate(labels):
+            if label == k:
+                terms.append(-math.log(scaled[k, n]))
+            elif raw[k, n] >= threshold:
+                others = math.fsum(scaled[j, n] for j in range(z.shape[1]) if j != k)
+                terms.append(-math.log(others))
+                borrowed += 1
+    return math.fsum(terms), borrowed
+
+
+@pytest.fixture(scope="module")
+def sharp() -> list[Case]:
+    return [Case(case.name, 1.5 * np.asarray(case.logits), case.labels) for case in noisy(2, size=(12, 10), seed=4)]
+
+
+@pytest.mark.parametrize("threshold", [0.01, 0.1, 0.6])
+def test_attended_loss_is_least(sharp: list[Case], threshold: float) -> None:
+    z, labels = table(sharp)
+    found = minimize_scalar(
+        lambda alpha: attended_loss(z, labels, threshold, alpha)[0],
+        bounds=(0.05, 5), method="bounded", options={"xatol": 1e-9},
+    )  # fmt: skip
+    ours = AttendedTemperatureScaling(4, threshold=threshold).fit(sharp)
+    # a minimum is known to the root of the precision at best
+    assert float(ours.inverse_temperature) == pytest.approx(found.x, rel=1e-6)
+    assert ours.fit_report_.details["attended"] == attended_loss(z, labels, threshold, 1.0)[1] > 0
+    assert ours.fit_report_.converged
+    temperature = ours.fit_report_.details["temperature"]
+    assert ours.fit_report_.nll_after == pytest.approx(mean_nll(z / temperature, labels), rel=1e-12)
+    assert ours.fit_report_.nll_before == pytest.approx(mean_nll(z, labels), rel=1e-12)
+
+
+def test_derivatives_are_those_of_the_loss(sharp: list[Case]) -> None:
+    z, labels = table(sharp)
+
+    def sums(alpha: float) -> np.ndarray:
+        found = attended_sums(torch.from_numpy(z.T.copy()), torch.from_numpy(labels), 0.2, alpha)
+        return found.numpy()
+
+    for alpha in (0.3, 1.0, 2.0):
+        here, less, more = sums(alpha), sums(alpha - 1e-5), sums(alpha + 1e-5)
+        assert here[1] == pytest.approx(attended_loss(z, labels, 0.2, alpha)[0], rel=1e-12)
+        assert here[2] == pytest.approx((more[1] - less[1]) / 2e-5, rel=1e-6)
+        assert here[3] == pytest.approx((more[2] - less[2]) / 2e-5, rel=1e-5)
+    assert sums(1e-9)[2] == pytest.approx(here[4], rel=1e-6)
+    assert sums(1e4)[2] == pytest.approx(here[5], rel=1e-6)
+
+
+def test_without_attended_samples_it_is_temperature_scaling(sharp: list[Case]) -> None:
+    mild = [Case(case.name, np.asarray(case.logits) / 10, case.labels) for case in sharp]
+    ours, plain = create("ats", 4, threshold=1.0).fit(mild), create("ts", 4).fit(mild)
+    assert ours.fit_report_.details["attended"] == 0
+    assert float(ours.inverse_temperature) == pytest.approx(float(plain.inverse_temperature), rel=1e-9)
+
+
+def test_calibrated_logits_keep_their_temperature() -> None:
+    """Where every class attends, the loss is proper: of labels drawn from the probabilities, only 1 is found."""
+    rng = np.random.default_rng(7)
+    true = 2 * rng.normal(size=(3, 400, 300))
+    case = Case("a", true, (true + rng.gumbel(size=true.shape)).argmax(axis=0))
+    for threshold in (1e-9, 0.01):
+        found = create("ats", 3, threshold=threshold).fit([case]).fit_report_
+        assert found.details["temperature"] == pytest.approx(1, abs=0.015)
+
+
+@pytest.fixture(scope="module")
+def overconfident() -> list[Case]:
+    return [Case(case.name, 2.5 * np.asarray(case.logits), case.labels) for case in noisy(4, seed=3)]
+
+
+def test_each_bin_has_its_own_optimum(overconfident: list[Case]) -> None:
+    z, labels = table(overconfident)
+    ours = BinwiseTemperatureScaling(4, bins=6).fit(overconfident)
+    report = ours.fit_report_
+    confidence = softmax(z, axis=1).max(axis=1)
+    bins = np.array([sum(value > edge for edge in ours.edges.tolist()) for value in confidence])
+    assert report.details["pixels"] == np.bincount(bins, minlength=6).tolist()
+    total = 0.0
+    for r in range(6):
+        own, truth = z[bins == r], labels[bins == r]
+        found = minimize_scalar(
+            lambda t, own=own, truth=truth: mean_nll(own / t, truth), bounds=(0.05, 100), method="bounded",
+            options={"xatol": 1e-10},
+        )  # fmt: skip
+        # a minimum is known to the root of the precision at best
+        assert report.details["temperatures"][r] == pytest.approx(found.x, rel=1e-6)
+        total += found.fun * len(own)
+    assert report.nll_after == pytest.approx(total / len(z), abs=1e-12)
+    assert report.nll_after <= report.nll_before
+    assert report.converged
+    temperature = ours.temperature(torch.from_numpy(z)).squeeze(1).numpy()
+    np.testing.assert_allclose(temperature, np.array(report.details["temperatures"])[bins], rtol=1e-12)
+
+
+def test_bins_share_the_pixels_equally(overconfident: list[Case]) -> None:
+    """Except the last, which holds what is above 0.999; a cell of the histogram holds few."""
+    z, _ = table(overconfident)
+    confidence = softmax(z, axis=1).max(axis=1)
+    report = BinwiseTemperatureScaling(4, bins=5).fit(overconfident).fit_report_
+    assert report.details["edges"][-1] == 0.999
+    assert report.details["pixels"][-1] == (confidence > 0.999).sum() > 0
+    share = (confidence <= 0.999).sum() / 4
+    assert np.abs(np.array(report.details["pixels"][:-1]) - share).max() <= 3
+    quantiles = np.quantile(confidence[confidence <= 0.999], [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(report.details["edges"][:-1], quantiles, atol=0.002)
+
+
+def test_shares_by_hand() -> None:
+    histogram = torch.tensor([4, 0, 0, 4, 4, 0, 0, 0])
+    torch.testing.assert_close(equal_shares(histogram, 4), torch.tensor([1 / 8, 4 / 8, 0.999]).double())
+    assert equal_shares(torch.zeros(8, dtype=torch.int64), 3).tolist() == [0.999, 0.999]
+
+
+def test_bins_without_a_pixel_leave_pixels_alone() -> None:
+    case = Case("sure", np.array([[[9.0, 9.0, 9.0]], [[0.0, 0.0, 0.0]]]), np.array([[0, 0, 1]]))
+    ours = create("bts", 2, bins=3).fit([case])
+    assert ours.fit_report_.details["pixels"] == [0, 0, 3]
+    assert ours.fit_report_.details["temperatures"][:2] == [1.0, 1.0]
+    assert any("bins without a pixel, where nothing is changed: 0, 1" in text for text in ours.fit_report_.warnings)
+    unsure = torch.tensor([[[0.5]], [[0.0]]])[None]
+    assert torch.equal(ours(unsure), unsure)
