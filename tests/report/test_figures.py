@@ -17,7 +17,7 @@ from segcal.evaluation.portraits import NOTHING, Portrait, make_portraits
 from segcal.report import colours
 from segcal.report.colours import channels, class_colours
 from segcal.report.figures import FIGURES, KINDS, draw_figure, write_figure
-from segcal.report.figures.panels import coloured
+from segcal.report.figures.cases import coloured
 from segcal.report.figures.reliability import Bins
 from support.scenes import simulated
 

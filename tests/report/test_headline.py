@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from segcal import Results
 from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.saved import TABLES
-from segcal.report.scores import MethodScores, Value, severity_of
-from segcal.report.words import headline
+from segcal.report.sections.summary import headline
+from segcal.report.view import Value, View, severity_of
 from segcal.tables import Presentation
 
 IMAGES = 12
@@ -64,7 +64,7 @@ def made(
 
 
 def said(results: Results) -> list[str]:
-    return headline(MethodScores(results))
+    return headline(View(results))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_best_method_is_that_of_least_nll_and_a_low_ece_alone_is_not_praised
     """The hippocampus: isotonic regression has the least ECE, and an NLL above that of the network."""
     nll = {"UC": 0.338, "TS": 0.336, "ISOTONIC": 0.340, "LTS": 0.327}
     results = made(nll, {"UC": 0.02, "TS": 0.018, "ISOTONIC": 0.005, "LTS": 0.012}, bins=[(100, 96, 97.0)])
-    assert MethodScores(results).recommendation.method == "LTS"
+    assert View(results).recommendation.method == "LTS"
     sentences = said(results)
     assert sentences[0].startswith("The network is only slightly overconfident")
     assert sentences[1] == (
@@ -192,7 +192,7 @@ def test_the_average_is_the_one_chosen_and_is_named() -> None:
 
 def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
     results = made({"UC": 0.5, "TS": 0.4}, {"UC": 0.1, "TS": 0.02})
-    gap = MethodScores(results).difference("TS", "UC")
+    gap = View(results).difference("TS", "UC")
     assert (gap.value, gap.low, gap.high) == pytest.approx((-0.1, -0.1, -0.1))  # what images share cancels
     frame = results.frame.copy()
     heavy = (frame["case"] == "case-0") & (frame.method == "TS") & (frame.metric == "nll")
@@ -200,7 +200,7 @@ def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
     frame.loc[frame["case"] == "case-0", "pixels"] = 1100  # half of all pixels
     for average, expected in (("images", -0.1 - 0.1 / 12), ("pixels", -0.15)):
         shown = replace(results, frame=frame)
-        found = MethodScores(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
+        found = View(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
         assert found.value == pytest.approx(expected)
 
 
@@ -212,7 +212,7 @@ def test_an_unnamed_background_is_in_the_headline() -> None:
     results = made({"UC": 0.3}, {"UC": 0.002}, bins=((100, 99, 99.0),))
     about = {"class": 0, "name": "0", "fraction": 0.95, "scores": {"UC": {"ece": 0.13, "nll": 0.4, "accuracy": 0.8}}}
     plain, named = (
-        headline(MethodScores(found))[0]
+        headline(View(found))[0]
         for found in (results, replace(results, settings={**results.settings, "unnamed_background": about}))
     )
     assert plain.startswith("The network is well calibrated: ")
