@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
-from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.integrations.calibrate import CalibratedModel
 from segcal.integrations.export import export_onnx, export_torch
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
@@ -237,26 +237,13 @@ def test_what_cannot_be_traced_is_one_sentence(tmp_path: Path, export: Any) -> N
 
 
 @pytest.mark.parametrize(("method", "dims", "channels"), KINDS)
-def test_torch_export_with_dynamic_shapes(method: str, dims: int, channels: int) -> None:
+def test_exported_program_in_a_file(tmp_path: Path, method: str, dims: int, channels: int) -> None:
     calibrator = fitted(method, dims, channels)
-    examples = tuple(torch.randn(2, many, *TRACED[dims]) for many in (CLASSES, channels) if many)
-    dynamic = dict.fromkeys((0, *range(2, dims + 2)), torch.export.Dim.AUTO)
-    program = torch.export.export(calibrator, examples, dynamic_shapes=[dynamic] * len(examples))
-    inputs = inputs_of(3, dims, CLASSES, channels)
-    with torch.no_grad():
-        found, expected = program.module()(*inputs), calibrator(*inputs)
-    # the compiled tree, which the calibrator itself uses, is less precise in 3D than the convolutions of the program
-    np.testing.assert_allclose(found, expected, rtol={2: 1e-5, 3: 1e-4}[dims], atol=1e-5)
-
-
-@pytest.mark.parametrize(("method", "dims"), [("ts", 2), ("lts", 3)])
-def test_exported_program_in_a_file(tmp_path: Path, method: str, dims: int) -> None:
-    calibrator = fitted(method, dims, 0)
     assert export_torch(calibrator, tmp_path / "file.pt2", size=TRACED[dims]) < 1e-4
-    (logits,) = inputs_of(3, dims, CLASSES)
-    found = torch.export.load(tmp_path / "file.pt2").module()(logits)
+    inputs = inputs_of(3, dims, CLASSES, channels)
+    found = torch.export.load(tmp_path / "file.pt2").module()(*inputs)
     with torch.no_grad():
-        np.testing.assert_allclose(found, calibrator.predict_proba(logits), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(found, calibrator.predict_proba(*inputs), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("export", [export_onnx, export_torch])
