@@ -204,7 +204,7 @@ def _test(view: View) -> list[str]:
     reference = results.presentation.reference
     if reference is None or len(results.methods) == 1:
         return []
-    cells = view.cells[results.presentation.average]
+    cells = view.cells(results.presentation.average)
     others = [method for method in results.methods if method != reference]
     beaten = [method for method in others if cells[(method, "ece", "all")].beaten]
     rest = [method for method in others if method not in beaten]

@@ -20,7 +20,7 @@ def table(view: View) -> dict[str, Any]:
 
     def marks(average: Average, row: Any) -> tuple[bool, bool]:
         """Return whether a value is the best, and significantly worse than the reference's."""
-        cell = view.cells[average].get((row.method, row.metric, row.region))
+        cell = view.cells(average).get((row.method, row.metric, row.region))
         return (False, False) if cell is None else (cell.best, cell.beaten)
 
     def of_images(row: Any) -> list[Any]:
