@@ -166,7 +166,7 @@ def test_mistakes_are_told_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["reliability", "regions", "patch-size"])
+@pytest.mark.parametrize("kind", ["reliability", "patch-size"])
 def test_many_methods_are_named_inside_the_figure(tmp_path: Path, kind: str) -> None:
     cases = simulated(2, num_classes=3, size=(12, 14))
     methods = dict.fromkeys(("UC", *(f"DIRICHLET{k}" for k in range(8))))

@@ -48,7 +48,7 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     An option that the command itself or an earlier group has already is not added a second time.
     """
     own, parameters, owners = _parameters(command), dict[str, Parameter](), dict[str, str]()
-    groups = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
+    groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
     for name, parameter in own.items():
         if name not in groups:
             parameters[name] = parameter
