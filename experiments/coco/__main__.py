@@ -34,7 +34,7 @@ from segcal.calibrators import Calibrator
 from segcal.calibrators.local import Preset
 from segcal.evaluation.protocol import PatchRule
 from segcal.files import read_json, staged_file, write_json
-from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.integrations.calibrate import CalibratedModel
 from segcal.statistics import TESTS, Test
 from segcal.training.processes import choose_device
 from segcal.types import InputError

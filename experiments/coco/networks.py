@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from experiments.datasets.voc import CLASSES
-from segcal.integrations.calibrated_model import import_network
+from segcal.integrations.predict import import_network
 from segcal.types import Image, InputError
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

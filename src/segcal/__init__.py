@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from segcal.evaluation.run import evaluate
     from segcal.evidence.one_line import ace, brier, ece, mce, nll, reliability_curve, sce
     from segcal.evidence.suite import CalibrationSuite
-    from segcal.integrations.calibrate import calibrate
-    from segcal.integrations.calibrated_model import CalibratedModel
+    from segcal.integrations.calibrate import CalibratedModel, calibrate
     from segcal.integrations.predict import predict_cases
     from segcal.kernels.deferred_checks import deferred_checks
     from segcal.oracle import oracle_temperature
@@ -61,7 +60,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CalibratedModel": "integrations.calibrated_model",
+    "CalibratedModel": "integrations.calibrate",
     "CalibrationSuite": "evidence.suite",
     "CalibrationWarning": "text",
     "Calibrator": "calibrators",

@@ -44,37 +44,18 @@ def test_fit_json(data: Path, tmp_path: Path) -> None:
 
 
 def test_fit_settings_reach_the_calibrator(data: Path, tmp_path: Path) -> None:
-    options = ("--ignore-index", "2", "7", "--background", "0", "--num-classes", "3")
+    options = ("--ignore-index", "2", "7", "--background", "0", "--num-classes", "3", "--set", "bounds=1,50")
     succeed("fit", data, "--method", "ts", "--out", tmp_path / "ts", *options)
     config = segcal.load(tmp_path / "ts").config()
     assert (config["ignore_index"], config["background"], config["num_classes"]) == ((2, 7), 0, 3)
-
-
-@pytest.mark.parametrize("method", ["lts", "auto"])
-def test_fit_bounds_reach_the_constructor(data: Path, tmp_path: Path, method: str) -> None:
-    extra = ("--epochs", "1") if method == "lts" else ()
-    succeed("fit", data, "--method", method, "--set", "bounds=1,50", *extra, "--out", tmp_path / method)
-    assert tuple(segcal.load(tmp_path / method).config()["bounds"]) == (1.0, 50.0)
-    bad = ("--method", method, "--set", "bounds=3,1")
-    assert "bounds must be" in refuse("fit", data, *bad, "--out", tmp_path / "none")
+    assert tuple(config["bounds"]) == (1.0, 50.0)
 
 
 def test_fit_settings_of_contextual_scaling(data: Path, tmp_path: Path) -> None:
     options = ("--method", "cts", "--set", "features=false", "loss=nll+brier", "sharpen=true", "--split", "test")
-    found = succeed_json("fit", data, *options, "--out", tmp_path / "cts")
-    assert found["details"]["features"] == []
-    assert found["details"]["floor"] == 0
+    succeed("fit", data, *options, "--out", tmp_path / "cts")
     config = segcal.load(tmp_path / "cts").config()
-    assert (config["features"], config["classes"], config["loss"], config["spatial_dims"]) == (
-        False,
-        True,
-        "nll+brier",
-        2,
-    )
-    options = ("--method", "cts", "--set", "classes=false", "--split", "test")
-    found = succeed_json("fit", data, *options, "--out", tmp_path / "other")
-    assert len(found["details"]["coefficients"]) == 9
-    assert found["details"]["class_offsets"] == [0.0] * 3
+    assert [config[name] for name in ("features", "classes", "loss")] == [False, True, "nll+brier"]
     printed = succeed("fit", data, "--method", "cts", "--split", "test", "--out", tmp_path / "other")
     assert "\n  all pixels have the temperature 1.3" in printed
     assert "cv_nll" not in printed
@@ -216,10 +197,9 @@ def test_table_shows_and_writes_saved_results(made: Path, tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("average", ["images", "pixels"])
-def test_tables_of_any_width_lose_no_digit(data: Path, average: str) -> None:
+def test_tables_of_any_width_lose_no_digit(made: Path, average: str) -> None:
     """Every number of a wide terminal is whole in a narrow one."""
-    out = data.parent / "results"
-    succeed("compare", data, "--methods", "ts,isotonic", "--surfaces", "--patch-size", 6, "--out", out)
+    out = made / "results"
     wide = sorted(numbers_in(run("table", out, "--average", average, width=400).stdout))
     for width in (20, 45, 80, 120):
         narrow = run("table", out, "--average", average, width=width).stdout
@@ -303,13 +283,12 @@ def test_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(Results.load(tmp_path / "demo" / "results").frame.case) == {"scene-001", "scene-002"}
 
 
-@pytest.mark.parametrize("method", ["lts", "ibts"])
-def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> None:
-    saved, checkpoints = learned.parent / method, learned.parent / "checkpoints"
+def test_learned_methods_are_fitted_and_applied(learned: Path) -> None:
+    saved, checkpoints = learned.parent / "lts", learned.parent / "checkpoints"
     options = ("--set", "positivity=softplus", f"checkpoint={checkpoints}", "cosine=true", "--logits-only")
-    report = succeed_json("fit", learned, "--method", method, "--out", saved, *QUICK, *options)
+    report = succeed_json("fit", learned, "--method", "lts", "--out", saved, *QUICK, *options)
     fitted = segcal.load(saved)
-    assert (fitted.method, fitted.config()["positivity"], fitted.config()["image_channels"]) == (method, "softplus", 0)
+    assert (fitted.method, fitted.config()["positivity"], fitted.config()["image_channels"]) == ("lts", "softplus", 0)
     assert (report["steps"], report["cases"]) == (2, 3)
     assert set(fitted.fit_report_.names) == {f"scene-00{k}" for k in range(3)}
     assert everything(checkpoints)
@@ -325,7 +304,7 @@ def test_learned_methods_are_fitted_and_applied(learned: Path, method: str) -> N
             heat = np.load(out / "temperature" / f"scene-00{k}.npy")
             assert heat.shape == (12, 14)
             assert (heat > 0).all()
-            assert (np.ptp(heat) == 0) == (method == "ibts")
+            assert np.ptp(heat) > 0
 
 
 @pytest.mark.usefixtures("few_strengths")
@@ -375,11 +354,8 @@ def test_bad_learning_in_one_sentence(learned: Path) -> None:
     for arguments, words in (
         (("ts", "--epochs", 3), "'ts' has no setting 'epochs'; the settings are bounds"),
         (("vector", "--set", "cosine=true"), "'vector' has no setting 'cosine'; there are no settings"),
-        (("lts", "--set", "positivty=exp"), "'lts' has no setting 'positivty'; the settings are bounds, positivity"),
         (("lts", "--set", "positivty=exp"), "; did you mean 'positivity'?"),
         (("lts", "--set", "positivity=tanh"), "'positivity' must be relu, softplus or exp, got 'tanh'"),
-        (("lts", "--set", "flips=maybe"), "the setting 'flips' must be true or false, got 'maybe'"),
-        (("lts", "--set", "bounds=1"), "the setting 'bounds' must be 2 numbers with a comma between them, got '1'"),
         (("lts", "--set", "epochs"), "--set needs KEY=VALUE, got 'epochs'"),
         (("lts", "--epochs", 0), "epochs and batch_size must be at least 1"),
         (("lts", "--validation", "dev"), "got 'dev'; present: 'fit', 'validation', 'test'"),

@@ -11,7 +11,7 @@ import pytest
 
 from segcal.data.folders.writer import write_folder
 from segcal.evaluation.decisions import decide
-from segcal.report.sections.decisions import decisions_content
+from segcal.report.sections.tables import decisions_content
 from segcal.types import Case
 from support.commands import refuse, succeed
 from support.scenes import simulated

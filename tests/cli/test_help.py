@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
 
 import pytest
+import typer
 
 import segcal
-from segcal.cli.app import COMMANDS
+from segcal.cli.app import COMMANDS, app
 from support.commands import run, succeed
 from support.program import printed_by
 
@@ -53,3 +56,36 @@ def test_help_does_not_import_torch(arguments: list[str]) -> None:
         "    assert not end.code, end.code\n    print('loaded', 'torch' in sys.modules, 'numpy' in sys.modules)"
     )
     assert printed_by("-c", code).splitlines()[-1] == "loaded False False"
+
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def documented_commands() -> list[str]:
+    """Command lines of the code blocks, without comments; lines that continue with a backslash are joined."""
+    found = []
+    for page in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for block in text.split("```")[1::2]:
+            found += [line.strip() for line in block.splitlines() if line.lstrip("$ ").startswith("segcal ")]
+    return sorted(set(found))
+
+
+LINES_OF_DOCS = documented_commands()
+
+
+def test_the_docs_have_commands() -> None:
+    assert len(LINES_OF_DOCS) > 20
+
+
+@pytest.mark.parametrize("line", LINES_OF_DOCS)
+def test_commands_parse(line: str) -> None:
+    words = shlex.split(line.lstrip("$ "), comments=True)[1:]
+    command = typer.main.get_command(app)
+    context = command.make_context("segcal", [], resilient_parsing=True)
+    while hasattr(command, "get_command") and words:
+        name, *words = words
+        command = command.get_command(context, name)
+        assert command is not None, name
+    if "--help" not in words:
+        command.make_context("segcal", list(words), parent=context)

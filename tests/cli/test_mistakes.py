@@ -1,17 +1,21 @@
-"""Mistakes of users: one sentence for each, and nothing written."""
+"""Mistakes of users: one sentence for each, and nothing written; warnings: one line each, and results all the same."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import segcal
-from support.commands import everything, refuse, succeed
+from segcal.data.folders.writer import write_folder
+from support.commands import done, everything, refuse, succeed
 from support.scenes import simulated
 
 BAD = "scene-001"  # the case that is spoilt
@@ -193,3 +197,32 @@ def test_bad_usage_in_one_sentence(arguments: tuple[str, ...], words: str) -> No
 def test_paths_are_not_markup(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "x[red]"
     assert str(out) in succeed("fit", data, "--method", "ts", "--out", out).replace("\n", "")
+
+
+PROBABILITIES = "warning: the logits look like probabilities"
+
+
+@pytest.fixture(scope="module")
+def probabilities(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Probabilities in a folder that should hold logits."""
+    folder = tmp_path_factory.mktemp("warnings") / "data"
+    cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
+    probs = [replace(case, logits=torch.as_tensor(case.logits).softmax(0).numpy()) for case in cases]
+    write_folder(folder, {"fit": probs[:1], "test": probs[1:]})
+    return folder
+
+
+def test_probabilities_are_warned_of_once_in_a_command(probabilities: Path, tmp_path: Path) -> None:
+    fitted = done("fit", probabilities, "--method", "ts", "--out", tmp_path / "ts", "--json")
+    assert fitted.stderr.replace("\n", " ").count(PROBABILITIES) == 1
+    assert json.loads(fitted.stdout)
+    measured = done("evaluate", probabilities, "--calibrators", tmp_path / "ts", "--split", "fit", "--json")
+    shown = " ".join(measured.stderr.split())
+    assert shown.count(PROBABILITIES) == 1
+    assert shown.count("TS was fitted on this case") == 1
+    assert "Traceback" not in shown
+    assert "UserWarning" not in shown
+
+
+def test_declared_probabilities_are_fine(probabilities: Path) -> None:
+    assert "look like" not in done("diagnose", probabilities, "--scores", "probabilities").stderr

@@ -25,12 +25,15 @@ def test_fit_on_folds_and_the_missing_package(tmp_path: Path) -> None:
     arguments = ("nnunet", "fit", model, "--labels", tmp_path / "labels", "--out", tmp_path / "ts")
     assert succeed_json(*arguments, "--method", "ts")["cases"] == 2
     assert "no such option: --logits-only" in refuse(*arguments, "--logits-only")  # it would change nothing
+    assert "fold_*/validation" in refuse("nnunet", "fit", tmp_path / "labels", "--out", tmp_path / "none")
     if importlib.util.find_spec("nnunetv2") is not None:
         return
-    (model / "plans.json").write_text("{}")
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "c_0000.nii.gz").touch()
     predicting = ("nnunet", "predict", tmp_path / "ts", tmp_path / "images", "--model", model)
+    assert "device 'nowhere' cannot be used" in refuse(*predicting, "--out", tmp_path / "out", "--device", "nowhere")
+    assert "is not a trained nnU-Net" in refuse(*predicting, "--out", tmp_path / "out")
+    (model / "plans.json").write_text("{}")
     assert "pip install segcal[nnunet]" in refuse(*predicting, "--out", tmp_path / "out")
     (model / "dataset.json").write_text(json.dumps({"channel_names": {"0": "T1", "1": "T2"}}))
     assert "channel 1 of 'c' is missing; add 'c_0001.nii.gz'" in refuse(*predicting, "--out", tmp_path / "out")

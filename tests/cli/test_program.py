@@ -1,10 +1,12 @@
-"""segcal as a program of its own: exit status, signals, and two processes of torchrun."""
+"""segcal as a program of its own: its environment, exit status, signals, and two processes of torchrun."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -16,14 +18,31 @@ import pytest
 import torch
 
 import segcal
+from segcal import cli
 from segcal.data.folders.writer import write_folder
 from support import run_commands
-from support.commands import everything, run, succeed
+from support.commands import everything, refuse, run, succeed
 from support.program import TORCHRUN, python
 from support.scenes import simulated
 
 STRICT = {"PYTHONWARNINGS": "error", "COLUMNS": "200"}
 QUICK = ("--epochs", 2, "--set", "learning_rate=1e-3", "batch_size=2", "--seed", 1, "--device", "cpu")
+
+
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = dict[str, str]()
+    monkeypatch.setattr("segcal.cli.app.app", lambda **_: seen.update(os.environ))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # which pytest has set
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    monkeypatch.delenv("KMP_BLOCKTIME", raising=False)
+    cli.main()
+    monkeypatch.delenv("KMP_BLOCKTIME")
+    assert (seen["OMP_WAIT_POLICY"], seen["KMP_BLOCKTIME"]) == ("ACTIVE", "0")
+
+
+def test_a_nul_character_in_an_argument_is_refused() -> None:
+    assert refuse("apply", "ts", "data", "--out", "a\0b").startswith("segcal: arguments must not contain a NUL")
 
 
 def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,8 +88,6 @@ def test_named_cases_are_portrayed_in_their_order(home: Path, tmp_path: Path) ->
     [
         ("reliability", ["--class", "road", "--methods", "TS", "UC"]),
         ("temperature", ["--case", "scene-002"]),
-        ("locations", ["--case", "scene-003"]),
-        ("regions", ["--metric", "nll"]),
         ("patch-size", ["--region", "local-max"]),
     ],
 )

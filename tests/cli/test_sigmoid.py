@@ -100,4 +100,4 @@ def test_export(tmp_path: Path) -> None:
     scores = random.normal(scale=3, size=(channels, 8, 8)).astype(np.float32)
     case = segcal.Case("a", scores, (scores + random.logistic(size=scores.shape) > 0).astype(np.uint8))
     segcal.create("ts", channels, activation="sigmoid").fit([case]).save(tmp_path / "ts")
-    assert succeed_json("export", tmp_path / "ts", "--out", tmp_path / "ts.onnx")["difference"] < 1e-5
+    assert succeed_json("export", tmp_path / "ts", "--out", tmp_path / "ts.onnx", "--size", 16, 16)["difference"] < 1e-5

@@ -19,9 +19,9 @@ from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES, check_settings
 from segcal.files.guards import list_files
 from segcal.report.sections.fits import choices, influences
-from segcal.report.sections.further import surfaces
 from segcal.report.sections.how import how
 from segcal.report.sections.summary import summary
+from segcal.report.sections.tables import surfaces
 from segcal.report.view import View, shared_content
 from segcal.tables import class_errors
 from segcal.types import InputError

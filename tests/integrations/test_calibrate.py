@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import segcal
 from segcal.functional.arrays import TemporaryArrays
@@ -28,7 +26,7 @@ LABELS[:, :2] = 255
 
 
 class Network(nn.Module):
-    """Overconfident scores from each pixel's value, in one of the forms that libraries use."""
+    """Overconfident scores from each pixel's value, as a tensor or a list."""
 
     def __init__(self, form: str = "tensor") -> None:
         super().__init__()
@@ -40,15 +38,13 @@ class Network(nn.Module):
 
     def forward(self, image: Tensor) -> Any:
         scores = self.conv(image)
-        forms = {"mapping": {"out": scores}, "object": SimpleNamespace(logits=scores), "list": [scores, scores * 0]}
-        return forms.get(self.form, scores)
+        return [scores, scores * 0] if self.form == "list" else scores
 
 
 def loader(form: str = "pairs") -> Any:
     pairs = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=3)
     return {
         "pairs": pairs,
-        "channel": [(image, labels[:, None]) for image, labels in pairs],
         "named": [(image, labels, [f"{b}-{k}" for k in range(len(image))]) for b, (image, labels) in enumerate(pairs)],
         "dict": [{"pixel_values": image, "labels": labels} for image, labels in pairs],
         "generator": (pair for pair in pairs),
@@ -60,9 +56,11 @@ def temperature_by_hand() -> float:
     return float(segcal.create("ts", CLASSES, ignore_index=255).fit(cases).fit_report_.details["temperature"])
 
 
-@pytest.mark.parametrize("form", ["pairs", "channel", "named", "dict", "generator"])
+@pytest.mark.parametrize("form", ["pairs", "named", "dict", "generator"])
 def test_every_loader_gives_the_same_calibrator(form: str) -> None:
-    calibrated = segcal.calibrate(Network(), loader(form), "ts", ignore_index=255)
+    network = Network()
+    calibrated = segcal.calibrate(network, loader(form), "ts", ignore_index=255)
+    assert calibrated.network is network
     report = calibrated.fit_report_
     assert report.details["temperature"] == temperature_by_hand()
     assert (report.cases, report.pixels) == (8, 8 * 22 * 32)
@@ -70,17 +68,6 @@ def test_every_loader_gives_the_same_calibrator(form: str) -> None:
     assert report.names[:4] == (
         ("0-0", "0-1", "0-2", "1-0") if form == "named" else tuple(f"{k:06d}" for k in range(4))
     )
-
-
-@pytest.mark.parametrize("form", ["mapping", "object"])
-def test_every_network_gives_the_same_calibrator(form: str) -> None:
-    network = Network(form)
-    calibrated = segcal.calibrate(network, loader(), "ts", ignore_index=255)
-    assert calibrated.network is network
-    assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
-    with torch.no_grad():
-        probs, scores = calibrated(IMAGES), Network().conv(IMAGES)
-    assert torch.equal(probs.argmax(1), scores.argmax(1))
 
 
 def test_the_first_of_several_tensors_is_announced() -> None:
@@ -144,26 +131,6 @@ def test_predictions_beyond_the_memory_are_on_disk(
     assert method != "ts" or calibrated.fit_report_.details["temperature"] == temperature_by_hand()
 
 
-class Stream(IterableDataset[tuple[Tensor, Tensor]]):
-    """Pairs without a length."""
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(zip(IMAGES, LABELS, strict=True))
-
-
-def test_a_loader_without_a_length() -> None:
-    calibrated = segcal.calibrate(Network(), DataLoader(Stream(), batch_size=3), "ts", ignore_index=255)
-    assert calibrated.fit_report_.details["temperature"] == temperature_by_hand()
-
-
-def test_calibrated_logits_and_probabilities_agree() -> None:
-    calibrated = segcal.calibrate(Network(), loader(), "ts", ignore_index=255)
-    with torch.no_grad():
-        logits, probs = calibrated.logits(IMAGES), calibrated(IMAGES)
-    torch.testing.assert_close(logits.softmax(1), probs)
-    assert not torch.allclose(logits, Network()(IMAGES))
-
-
 def test_cropped_labels_are_refused() -> None:
     """Scores would be squeezed over them."""
     for cropped in (LABELS[:, 2:-2, 2:-2], LABELS[:, ::2, ::2], LABELS.repeat(1, 2, 1)[:, :-12]):
@@ -198,10 +165,9 @@ class Channels(nn.Module):
 
 @pytest.mark.filterwarnings("ignore::segcal.CalibrationWarning")  # random scores
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("kind", [torch.int64, torch.float32, torch.bool])
-def test_sigmoid_channels_are_those_of_a_fit_by_hand(channels: int, kind: torch.dtype) -> None:
+def test_sigmoid_channels_are_those_of_a_fit_by_hand(channels: int) -> None:
     network, masks = Channels(channels), MASKS[:, :channels]
-    pairs = [(IMAGES[:5], masks[:5].to(kind)), (IMAGES[5:], masks[5:].to(kind))]
+    pairs = [(IMAGES[:5], masks[:5].float()), (IMAGES[5:], masks[5:].float())]
     calibrated = segcal.calibrate(network, pairs, "ts", activation="sigmoid")
     with torch.no_grad():
         logits = network(IMAGES)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from segcal.calibrators import Calibrator, create
-from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.integrations.calibrate import CalibratedModel
 from segcal.integrations.predict import predict_cases
 from segcal.types import Case
 from support.scenes import simulated
@@ -55,9 +55,10 @@ def fitted(method: str, dims: int, network: nn.Module) -> Calibrator:
     return calibrator.fit(predict_cases(network, batches(dims)), **options)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("form", ["tensor", "mapping", "coarse"])
-@pytest.mark.parametrize("method", ["ts", "lts"])
+@pytest.mark.parametrize(
+    ("dims", "form", "method"),
+    [(2, "tensor", "ts"), (2, "mapping", "lts"), (3, "object", "ts"), (2, "coarse", "lts"), (3, "coarse", "lts")],
+)
 def test_every_form_gives_calibrated_probabilities(dims: int, form: str, method: str) -> None:
     network = Network(dims, form)
     calibrator = fitted(method, dims, network)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -142,17 +141,6 @@ def test_many_pixels_are_counted_exactly() -> None:
     assert float(metric.aggregate()) == pytest.approx(0, abs=1e-7)  # confidence 3/4
 
 
-def test_ignored_labels_are_left_out() -> None:
-    images, labels = batch_of(2, (16, 16))
-    with torch.no_grad():
-        logits = Convolution()(images)
-    labels[:, :8] = 255
-    metric, suite = CalibrationMetric(CLASSES, "logits", ignore_index=255), CalibrationSuite(CLASSES, 255)
-    metric(logits, labels.unsqueeze(1))
-    suite.update(logits, labels)
-    assert float(metric.aggregate()) == pytest.approx(float(suite.compute()["all"]["ece"]))
-
-
 def test_mistakes() -> None:
     with pytest.raises(InputError, match="scores must be 'logits' or 'probabilities', got 'softmax'"):
         CalibrationMetric(2, "softmax")  # type: ignore[arg-type]
@@ -218,35 +206,3 @@ def test_ignite_handler() -> None:
     assert evaluator.state.metrics["ece"] == pytest.approx(float(suite.compute()["all"]["ece"]))
     assert evaluator.state.metrics["nll"] == pytest.approx(float(suite.compute()["all"]["nll"]))
     assert len(evaluator.state.metric_details["nll"]) == 4
-
-
-def test_named_in_the_configuration_of_a_bundle(tmp_path: Path) -> None:
-    from monai.bundle import ConfigParser
-
-    images, labels = batch_of(2, (16, 16))
-    network = Convolution()
-    fitted(network, (images, labels)).save(tmp_path / "ts")
-    chain = [
-        {
-            "_target_": "segcal.integrations.monai.CalibratedSoftmaxd",
-            "keys": "pred",
-            "calibrator": str(tmp_path / "ts"),
-        },
-        {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
-    ]
-    config = {
-        "postprocessing": {"_target_": "Compose", "transforms": chain},
-        "metric": {
-            "_target_": "segcal.integrations.monai.CalibrationMetric", "num_classes": CLASSES, "scores": "logits"
-        },
-    }  # fmt: skip
-    (tmp_path / "inference.json").write_text(json.dumps(config))
-    parser = ConfigParser()
-    parser.read_config(tmp_path / "inference.json")
-    with torch.no_grad():
-        logits = network(images)
-    found = parser.get_parsed_content("postprocessing")({"pred": logits[0]})["pred"]
-    assert torch.equal(found[0].long(), logits[0].argmax(0))
-    metric = parser.get_parsed_content("metric")
-    metric(logits, labels.unsqueeze(1))
-    assert 0 < float(metric.aggregate()) < 1

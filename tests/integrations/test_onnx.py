@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator, ContextualTemperatureScaling, create
-from segcal.integrations.calibrated_model import CalibratedModel
+from segcal.integrations.calibrate import CalibratedModel
 from segcal.integrations.export import export_onnx, export_torch
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
@@ -236,34 +236,23 @@ def test_what_cannot_be_traced_is_one_sentence(tmp_path: Path, export: Any) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("method", "dims", "channels"), KINDS)
-def test_torch_export_with_dynamic_shapes(method: str, dims: int, channels: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "dims", "channels"), [kind for kind in KINDS if kind not in (("cts", 3, 0), ("lts", 2, 0))]
+)
+def test_exported_program_in_a_file(tmp_path: Path, method: str, dims: int, channels: int) -> None:
     calibrator = fitted(method, dims, channels)
-    examples = tuple(torch.randn(2, many, *TRACED[dims]) for many in (CLASSES, channels) if many)
-    dynamic = dict.fromkeys((0, *range(2, dims + 2)), torch.export.Dim.AUTO)
-    program = torch.export.export(calibrator, examples, dynamic_shapes=[dynamic] * len(examples))
-    inputs = inputs_of(3, dims, CLASSES, channels)
-    with torch.no_grad():
-        found, expected = program.module()(*inputs), calibrator(*inputs)
-    # the compiled tree, which the calibrator itself uses, is less precise in 3D than the convolutions of the program
-    np.testing.assert_allclose(found, expected, rtol={2: 1e-5, 3: 1e-4}[dims], atol=1e-5)
-
-
-@pytest.mark.parametrize(("method", "dims"), [("ts", 2), ("lts", 3)])
-def test_exported_program_in_a_file(tmp_path: Path, method: str, dims: int) -> None:
-    calibrator = fitted(method, dims, 0)
     assert export_torch(calibrator, tmp_path / "file.pt2", size=TRACED[dims]) < 1e-4
-    (logits,) = inputs_of(3, dims, CLASSES)
-    found = torch.export.load(tmp_path / "file.pt2").module()(logits)
+    inputs = inputs_of(3, dims, CLASSES, channels)
+    found = torch.export.load(tmp_path / "file.pt2").module()(*inputs)
     with torch.no_grad():
-        np.testing.assert_allclose(found, calibrator.predict_proba(logits), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(found, calibrator.predict_proba(*inputs), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("export", [export_onnx, export_torch])
 def test_a_pool_is_exported_with_its_passes(export: Any, tmp_path: Path) -> None:
     pool, case = pool_of_passes(), several_passes(1, seed=1)[0]
     path = tmp_path / ("pool.onnx" if export is export_onnx else "pool.pt2")
-    assert export(pool, path) < 1e-4
+    assert export(pool, path, size=(16, 16)) < 1e-4
     with pytest.raises(InputError, match="exported without its network"):
         export(pool, path, network=nn.Conv2d(1, 3, 1), image_channels=1)
     if export is export_onnx:

@@ -1,4 +1,4 @@
-"""Figures are drawn in every format, from every kind, and refuse what they cannot draw."""
+"""Figures, in files of every format and returned to notebooks: every kind, and refusals of what cannot be drawn."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import segcal
 from segcal import InputError, Results, create, evaluate
 from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import NOTHING, Portrait, make_portraits
 from segcal.report import colours
 from segcal.report.colours import channels, class_colours
 from segcal.report.figures import FIGURES, KINDS, draw_figure, write_figure
-from segcal.report.figures.panels import coloured
+from segcal.report.figures.cases import coloured
 from segcal.report.figures.reliability import Bins
 from support.scenes import simulated
 
@@ -140,12 +142,13 @@ def test_what_is_asked_for_is_what_is_drawn(found: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "options", "words"),
     [
-        ("pie", "a.pdf", {}, "one of reliability"),
+        ("pie", "a.pdf", {}, "a figure is one of reliability, .* got 'pie'"),
+        ("reliabilty", "a.pdf", {}, r"got 'reliabilty'; did you mean 'reliability'\?"),
         ("reliability", "a.gif", {}, "ends in .pdf"),
-        ("reliability", "a.pdf", {"methods": ["LTS"]}, "one of UC"),
+        ("reliability", "a.pdf", {"methods": ["LTS"]}, "each method must be one of UC, .*, got 'LTS'"),
         ("reliability", "a.pdf", {"region": "sky"}, "region 'sky'"),
         ("reliability", "a.pdf", {"label": "sky"}, "class 'sky'"),
-        ("temperature", "a.pdf", {"portraits": ()}, "no portraits"),
+        ("temperature", "a.pdf", {"portraits": ()}, r"no portraits .* portraits=segcal\.evaluation\.portraits\.make"),
         ("variation", "a.pdf", {"portraits": ()}, "no portraits"),
         ("local", "a.pdf", {"case": "nobody"}, "got 'nobody'"),
         ("temperature", "a.pdf", {"case": "nobody"}, "got 'nobody'"),
@@ -163,7 +166,7 @@ def test_mistakes_are_told_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["reliability", "regions", "patch-size"])
+@pytest.mark.parametrize("kind", ["reliability", "patch-size"])
 def test_many_methods_are_named_inside_the_figure(tmp_path: Path, kind: str) -> None:
     cases = simulated(2, num_classes=3, size=(12, 14))
     methods = dict.fromkeys(("UC", *(f"DIRICHLET{k}" for k in range(8))))
@@ -187,3 +190,58 @@ def test_without_matplotlib_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install segcal\[figures\]"):
         write_figure("regions", found[0], tmp_path / "a.pdf")
+
+
+def arrays() -> tuple[torch.Tensor, torch.Tensor]:
+    logits = 2 * torch.randn(2, 3, 20, 20, generator=torch.Generator().manual_seed(0))
+    return logits, (logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(1)) * 4).argmax(1)
+
+
+def titles(figure: Any) -> list[str]:
+    return [axis.get_title().replace("\xa0", " ") for axis in figure.axes if axis.get_title()]
+
+
+def bars(axis: Any) -> list[tuple[float, float]]:
+    """Left edge and height of the bars of accuracy."""
+    return [(round(bar.get_x(), 6), bar.get_height()) for bar in axis.containers[0]]
+
+
+def test_a_diagram_shows_the_curve() -> None:
+    logits, labels = arrays()
+    figure = segcal.reliability_diagram(logits, labels, bins=5)
+    curve = segcal.reliability_curve(logits, labels, bins=5)
+    held = np.flatnonzero(curve.pixels)
+    assert bars(figure.axes[0]) == [(round(k / 5, 6), pytest.approx(curve.accuracy[k])) for k in held]
+    assert titles(figure) == [f"ECE {100 * segcal.ece(logits, labels, bins=5):.2f} %"]
+    assert pytest.importorskip("matplotlib.pyplot").get_fignums() == []
+
+
+def test_a_diagram_of_sigmoid_channels_holds_the_pixels_of_all() -> None:
+    logits, labels = arrays()
+    masks = torch.stack([labels == k for k in range(3)], dim=1).long()
+    figure = segcal.reliability_diagram(logits, masks, bins=5, activation="sigmoid")
+    curve = segcal.reliability_curve(logits, masks, bins=5, activation="sigmoid")
+    assert int(curve.pixels.sum()) == masks.numel()
+    held = np.flatnonzero(curve.pixels)
+    assert bars(figure.axes[0]) == [(round(k / 5, 6), pytest.approx(curve.accuracy[k])) for k in held]
+
+
+def test_several_are_side_by_side(tmp_path: Any) -> None:
+    logits, labels = arrays()
+    figure = segcal.reliability_diagram({"before": logits, "after": logits / 2}, labels)
+    assert [title.split()[0] for title in titles(figure)] == ["before", "after"]
+    figure.savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_a_suite_draws_each_region() -> None:
+    logits, labels = arrays()
+    suite = segcal.CalibrationSuite(num_classes=3, regions=("left", "right"), bins=5)
+    left = torch.arange(20).expand(2, 20, 20) < 10
+    suite.update(logits, labels, {"left": left, "right": ~left})
+    figure = suite.plot()
+    assert [title.split()[0] for title in titles(figure)] == ["left", "right"]
+    expected = 100 * segcal.ece(logits, labels, bins=5, mask=left)
+    assert titles(figure)[0].endswith(f"ECE {expected:.2f} %")
+    with pytest.raises(InputError, match="call it without arguments"):
+        suite.plot(val=suite.compute())

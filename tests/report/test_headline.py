@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from segcal import Results
 from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.saved import TABLES
-from segcal.report.scores import MethodScores, Value, severity_of
-from segcal.report.words import headline
+from segcal.report.sections.summary import headline
+from segcal.report.view import Value, View, severity_of
 from segcal.tables import Presentation
 
-IMAGES = 12
+IMAGES = 14  # with fewer, ties make the Wilcoxon test count all permutations
 SPREAD = np.linspace(-0.01, 0.01, IMAGES)  # what makes an image hard for every method
 
 
@@ -64,7 +64,7 @@ def made(
 
 
 def said(results: Results) -> list[str]:
-    return headline(MethodScores(results))
+    return headline(View(results))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_images_that_err_in_different_directions_are_not_hidden_by_the_average()
 def test_the_floor_counts_in_the_networks_favour() -> None:
     sentences = said(made({"UC": 0.5}, {"UC": 0.05}, floor=0.045))
     assert sentences[0].startswith("The network is well calibrated")
-    assert sentences[2].endswith("(mean over 12 images). Its floor is 4.50\u00a0%.")
+    assert sentences[2].endswith("(mean over 14 images). Its floor is 4.50\u00a0%.")
 
 
 @given(ece=st.floats(0.001, 0.9), floor=st.floats(0, 0.2), half=st.floats(0, 0.1))
@@ -124,7 +124,7 @@ def test_the_best_method_is_that_of_least_nll_and_a_low_ece_alone_is_not_praised
     """The hippocampus: isotonic regression has the least ECE, and an NLL above that of the network."""
     nll = {"UC": 0.338, "TS": 0.336, "ISOTONIC": 0.340, "LTS": 0.327}
     results = made(nll, {"UC": 0.02, "TS": 0.018, "ISOTONIC": 0.005, "LTS": 0.012}, bins=[(100, 96, 97.0)])
-    assert MethodScores(results).recommendation.method == "LTS"
+    assert View(results).recommendation.method == "LTS"
     sentences = said(results)
     assert sentences[0].startswith("The network is only slightly overconfident")
     assert sentences[1] == (
@@ -150,12 +150,6 @@ def test_a_gain_within_noise_is_called_noise() -> None:
     results = made({"UC": 0.338, "TS": 0.337}, {"UC": 0.02, "TS": 0.01}, noise={"TS": 0.02})
     assert said(results)[1] == recommend(results).reason
     assert "no method lowers its NLL by more than noise" in said(results)[1]
-
-
-def test_methods_close_to_the_best_are_named() -> None:
-    nll = {"UC": 0.5, "TS": 0.401, "LTS": 0.4, "CTS": 0.45}
-    reason = recommend(made(nll, dict.fromkeys(nll, 0.02), noise={"TS": 0.02})).reason
-    assert "is within noise of it and no simpler." in reason
 
 
 def test_calibration_that_does_not_help_is_said_not_to() -> None:
@@ -185,22 +179,22 @@ def test_the_chosen_reference_is_tested_by_the_chosen_test() -> None:
 
 def test_the_average_is_the_one_chosen_and_is_named() -> None:
     nll, ece = {"UC": 0.5, "TS": 0.4}, {"UC": 0.1, "TS": 0.02}
-    assert said(made(nll, ece))[2].endswith("(mean over 12 images).")
+    assert said(made(nll, ece))[2].endswith("(mean over 14 images).")
     pooled = made(nll, ece, shown=Presentation(average="pixels"))
-    assert "[9.90, 10.10] (all pixels of 12 images)" in said(pooled)[2]
+    assert "[9.90, 10.10] (all pixels of 14 images)" in said(pooled)[2]
 
 
 def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
     results = made({"UC": 0.5, "TS": 0.4}, {"UC": 0.1, "TS": 0.02})
-    gap = MethodScores(results).difference("TS", "UC")
+    gap = View(results).difference("TS", "UC")
     assert (gap.value, gap.low, gap.high) == pytest.approx((-0.1, -0.1, -0.1))  # what images share cancels
     frame = results.frame.copy()
     heavy = (frame["case"] == "case-0") & (frame.method == "TS") & (frame.metric == "nll")
     frame.loc[heavy, "value"] -= 0.1
-    frame.loc[frame["case"] == "case-0", "pixels"] = 1100  # half of all pixels
-    for average, expected in (("images", -0.1 - 0.1 / 12), ("pixels", -0.15)):
+    frame.loc[frame["case"] == "case-0", "pixels"] = 1300  # half of all pixels
+    for average, expected in (("images", -0.1 - 0.1 / 14), ("pixels", -0.15)):
         shown = replace(results, frame=frame)
-        found = MethodScores(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
+        found = View(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
         assert found.value == pytest.approx(expected)
 
 
@@ -212,7 +206,7 @@ def test_an_unnamed_background_is_in_the_headline() -> None:
     results = made({"UC": 0.3}, {"UC": 0.002}, bins=((100, 99, 99.0),))
     about = {"class": 0, "name": "0", "fraction": 0.95, "scores": {"UC": {"ece": 0.13, "nll": 0.4, "accuracy": 0.8}}}
     plain, named = (
-        headline(MethodScores(found))[0]
+        headline(View(found))[0]
         for found in (results, replace(results, settings={**results.settings, "unnamed_background": about}))
     )
     assert plain.startswith("The network is well calibrated: ")

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from segcal.evaluation.portraits import make_portraits, save_portraits
 from segcal.evaluation.recommendation import recommend
 from segcal.report import page_content, render, write_page, write_page_of_folder
 from segcal.report.sections import SECTIONS
-from segcal.report.view import short
+from segcal.report.sections.fits import choices, influences
+from segcal.report.view import View, short
 from segcal.tables import Presentation
 from segcal.tables.numbers import number
 from support.scenes import simulated
@@ -250,3 +252,83 @@ def test_the_summary_ends_in_the_recommendation_and_its_command(found: tuple[Res
     assert page_content(named)["sections"]["summary"]["advice"]["command"] is None  # no method of ours has this name
     alone = evaluate(cases, {"UC": None}, **options)
     assert page_content(alone)["sections"]["summary"]["advice"] is None
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what fits say of themselves
+
+DETAILS: dict[str, Any] = {
+    "features": ["entropy", "margin", "border share"],
+    "coefficients": [0.2, -0.3, 0.0],
+    "coefficient_intervals": [[0.1, 0.3], [-0.5, -0.1], [-0.1, 0.1]],
+    "class_offsets": [0.0, 0.5],
+    "class_offset_intervals": [[-0.1, 0.1], [0.4, 0.6]],
+    "words": ["More entropy raises the temperature."],
+}
+SCORES = {
+    "ts": {"nll": 0.51234567, "error": 0.02, "difference": 0.0, "difference_error": 0.0},
+    "lts": {"nll": None, "error": None, "difference": None, "difference_error": None},
+}
+CHOICE = {
+    "chosen": "cts",
+    "why": "it is better",
+    "groups": 5,
+    "scores": {name: {**score, "seconds": 1.5, "numbers": 3, "note": None} for name, score in SCORES.items()},
+    "chosen_details": DETAILS,
+}
+
+
+def explained_results(**details: Any) -> Results:
+    """Measured with TS under these names, whose reports say what they never found."""
+    cases = simulated(2, num_classes=2, size=(16, 16))
+    fitted = {name: create("ts", 2).fit(cases) for name in details}
+    for name, own in details.items():
+        fitted[name].fit_report_ = replace(fitted[name].fit_report_, details=own)
+    options: dict[str, Any] = {"repetitions": 5, "patch_size": 8, "class_names": ("sky", "tree")}
+    return evaluate(cases, {"UC": None, **fitted}, num_classes=2, **options)
+
+
+def test_factors_are_exponentials_and_the_largest_comes_first() -> None:
+    (found,) = influences(View(explained_results(CTS=DETAILS)))
+    assert (found["method"], found["words"]) == ("CTS", DETAILS["words"])
+    assert [row["name"] for row in found["features"]] == ["entropy", "border share", "margin"]
+    first = found["features"][0]
+    assert [first[key] for key in ("value", "low", "high")] == pytest.approx(
+        [math.exp(0.2), math.exp(0.1), math.exp(0.3)], rel=1e-4
+    )
+    assert [(row["name"], row["value"]) for row in found["classes"]] == [("tree", 1.6487), ("sky", 1.0)]
+
+
+def test_what_was_not_learned_is_not_shown() -> None:
+    classwise = {**DETAILS, "features": [], "coefficients": [], "coefficient_intervals": []}
+    plain = {**DETAILS, "class_offsets": [0.0, 0.0], "coefficient_intervals": None, "words": ["class 1, class 2: more"]}
+    unseen = {**DETAILS, "class_shares": [0.0, 1.0]}
+    results = explained_results(CLASSES=classwise, FEATURES=plain, UNSEEN=unseen, TS={"temperature": 2.0})
+    one, other, last = influences(View(results))
+    assert (one["features"], len(one["classes"])) == ([], 2)
+    assert (len(other["features"]), other["classes"]) == (3, [])
+    assert {row["low"] for row in other["features"]} == {None}
+    assert other["words"] == ["'tree', class 2: more"]
+    assert [row["name"] for row in last["classes"]] == ["tree"]
+    assert choices(View(results)) is None
+
+
+def test_the_choice_and_what_it_took_are_shown_from_a_folder_too(tmp_path: Path) -> None:
+    results = explained_results(AUTO=CHOICE)
+    results.save(tmp_path / "results")
+    for found in (results, Results.load(tmp_path / "results")):
+        content = page_content(found)["sections"]
+        (choice,) = content["choice"]
+        assert (choice["method"], choice["chosen"], choice["why"]) == ("AUTO", "cts", "it is better")
+        assert [(row["name"], row["nll"], row["numbers"]) for row in choice["rows"]] == [
+            ("ts", 0.51235, 3),
+            ("lts", None, 3),
+        ]
+        assert [part["method"] for part in content["influence"]] == ["AUTO"]
+
+
+def test_results_without_reports_have_nothing_to_explain() -> None:
+    results = explained_results(TS={"temperature": 2.0})
+    older = replace(results, settings={k: v for k, v in results.settings.items() if k != "fits"})
+    for found in (results, older):
+        assert not {"choice", "influence"} & set(page_content(found)["sections"])

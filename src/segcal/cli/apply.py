@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from segcal.cli.console import say, say_json
+from segcal.cli.console import tell
 from segcal.cli.options import OUTPUT, AsJson, Data, RunOptions, SavedCalibrator, ScoreOptions, Split, option
 from segcal.progress import progress_of
 from segcal.text import counted
@@ -48,10 +48,7 @@ def apply(
         written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=list(wanted), run=run)
     if written is None:
         return
-    if as_json:
-        say_json({"out": str(out), **written})
-        return
-    kept = (
-        "every predicted label kept" if fitted.preserves_labels else f"{counted(written['changed'], 'label')} changed"
-    )
-    say(f"{counted(written['cases'], 'case')}, {counted(written['pixels'], 'pixel')}, {kept}; written to {out}")
+    changed = f"{counted(written['changed'], 'label')} changed"
+    kept = "every predicted label kept" if fitted.preserves_labels else changed
+    done = f"{counted(written['cases'], 'case')}, {counted(written['pixels'], 'pixel')}, {kept}; written to {out}"
+    tell(as_json, {"out": str(out), **written}, done)

@@ -162,15 +162,20 @@ def say_json(content: Any) -> None:
     typer.echo(json.dumps(content))
 
 
+def tell(as_json: bool, content: Any, sentence: str) -> None:
+    """Print the result of a command: one JSON document, or a sentence."""
+    if as_json:
+        say_json(content)
+    else:
+        say(sentence)
+
+
 def say_file(out: Path, as_json: bool) -> None:
     """Report a file that was written, and its size."""
     from rich import filesize
 
     size = out.stat().st_size
-    if as_json:
-        say_json({"out": str(out), "bytes": size})
-    else:
-        say(f"written to {out} ({filesize.decimal(size)})")
+    tell(as_json, {"out": str(out), "bytes": size}, f"written to {out} ({filesize.decimal(size)})")
 
 
 def say_where(out: Path | None, page: Path | None = None) -> None:

@@ -35,10 +35,10 @@ def diagnose(
 
     Example: segcal diagnose DATA --maps maps/
     """
-    from segcal.cli.results_view import print_limits
     from segcal.engines import Run, write_cases
     from segcal.evaluation.diagnosis import ExcessMaps, diagnose_folder, plain_diagnosis, save_diagnosis
     from segcal.evaluation.limits import limits as limits_of
+    from segcal.evaluation.limits import limits_table
     from segcal.evaluation.methods import heads_of_folder
     from segcal.files import check_output_folder
 
@@ -69,7 +69,7 @@ def diagnose(
         OUT.print(_table(diagnosis))
         say(diagnosis.advice())
         if limits:
-            print_limits(reached[name])
+            OUT.print("", limits_table(reached[name]))
     if maps is not None:
         say(f"maps in {maps}")
     say_where(out)

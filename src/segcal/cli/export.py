@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import say, say_json
+from segcal.cli.console import tell
 from segcal.cli.options import OUTPUT, AsJson, SavedCalibrator, option
 
 
@@ -29,8 +29,8 @@ def export(
     """
     from segcal.calibrators import load
     from segcal.files import check_output_file
-    from segcal.integrations.calibrated_model import import_network
     from segcal.integrations.export import export_onnx, export_torch
+    from segcal.integrations.predict import import_network
 
     check_output_file(out, (".onnx", ".pt2"), calibrator)
     write = export_torch if out.suffix.lower() == ".pt2" else export_onnx
@@ -41,7 +41,5 @@ def export(
         image_channels=image_channels,
         size=size or None,
     )
-    if as_json:
-        say_json({"out": str(out), "difference": worst})
-    else:
-        say(f"written to {out}; differs from PyTorch by at most {worst:.1e}")
+    done = f"written to {out}; differs from PyTorch by at most {worst:.1e}"
+    tell(as_json, {"out": str(out), "difference": worst}, done)

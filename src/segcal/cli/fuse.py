@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import say, say_json
+from segcal.cli.console import tell
 from segcal.cli.options import AsJson
 from segcal.progress import progress_of
 from segcal.text import counted
@@ -43,11 +43,10 @@ def fuse(
         written = fuse_folder(
             atlases, out, settings, target=target, watch=lambda k, n: progress.update(task, completed=k, total=n)
         )
-    if as_json:
-        say_json({"out": str(out), **written})
-        return
     weights = {"equal": "equal weights", "probabilities": "their probabilities", "images": "their images"}
-    say(
+    tell(
+        as_json,
+        {"out": str(out), **written},
         f"{counted(len(written['atlases']), 'atlas', 'atlases')} fused by {weights[written['weights']]}, "
-        f"{counted(len(written['labels']), 'label')}, {counted(written['voxels'], 'voxel')}; written to {out}"
+        f"{counted(len(written['labels']), 'label')}, {counted(written['voxels'], 'voxel')}; written to {out}",
     )

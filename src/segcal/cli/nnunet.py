@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import say, say_json
+from segcal.cli.console import say, tell
 from segcal.cli.options import (
     OUTPUT,
     AsJson,
@@ -91,11 +91,8 @@ def predict(
             step_size=step_size,
             mirroring=mirroring,
         )
-    if as_json:
-        say_json({"out": str(out), "cases": count})
-    else:
-        kept = "every segmentation as nnU-Net predicts it" if fitted.preserves_labels else "labels of the calibrator"
-        say(f"{counted(count, 'case')}, {kept}; written to {out}")
+    kept = "every segmentation as nnU-Net predicts it" if fitted.preserves_labels else "labels of the calibrator"
+    tell(as_json, {"out": str(out), "cases": count}, f"{counted(count, 'case')}, {kept}; written to {out}")
 
 
 COMMANDS = (fit, predict)

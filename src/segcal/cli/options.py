@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial, wraps
 from inspect import Parameter
 from pathlib import Path
@@ -42,22 +42,13 @@ def complete_method() -> list[str]:
     return list(methods())
 
 
-class OptionGroup:
-    """Base of dataclasses whose fields are options, with annotations as typer reads them."""
-
-
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
-    """Return `command` as typer needs it: each parameter that is an `OptionGroup` is replaced by its options.
+    """Return `command` as typer needs it: each parameter that is a dataclass is replaced by its fields, the options.
 
     An option that the command itself or an earlier group has already is not added a second time.
     """
-    own, parameters = _parameters(command), dict[str, Parameter]()
-    groups = {
-        name: hint
-        for name, hint in ((name, each.annotation) for name, each in own.items())
-        if inspect.isclass(hint) and issubclass(hint, OptionGroup)
-    }
-    owners: dict[str, str] = {}
+    own, parameters, owners = _parameters(command), dict[str, Parameter](), dict[str, str]()
+    groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
     for name, parameter in own.items():
         if name not in groups:
             parameters[name] = parameter
@@ -117,7 +108,7 @@ def load_calibrators(paths: Sequence[Path] | None) -> dict[str, Calibrator]:
 
 
 @dataclass(frozen=True)
-class ScoreOptions(OptionGroup):
+class ScoreOptions:
     """Options of reading scores, which override `segcal.toml`."""
 
     passes: Annotated[list[Path] | None, option(DATA, "Further passes, if not in DATA/passes.", metavar="DIR ...")] = (
@@ -159,7 +150,7 @@ class FolderOptions(ScoreOptions):
 
 
 @dataclass(frozen=True)
-class FitOptions(OptionGroup):
+class FitOptions:
     """Options of fitting."""
 
     settings: Annotated[
@@ -185,7 +176,7 @@ class FolderFitOptions(FitOptions):
 
 
 @dataclass(frozen=True)
-class FitCommand(OptionGroup):
+class FitCommand:
     """Options of a command that fits one calibrator, besides those of the folder and of fitting."""
 
     out: Annotated[Path, option(OUTPUT, "Folder to save the calibrator in.")]
@@ -196,7 +187,7 @@ class FitCommand(OptionGroup):
 
 
 @dataclass(frozen=True)
-class RunOptions(OptionGroup):
+class RunOptions:
     """Options of the device and the engine."""
 
     device: Device = "auto"
@@ -213,7 +204,7 @@ class RunOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class MeasureOptions(OptionGroup):
+class MeasureOptions:
     """Options of measuring: fields of `segcal.Protocol`."""
 
     bins: Annotated[int, option(MEASURING, "Number of confidence bins.")] = 10
@@ -241,7 +232,7 @@ class MeasureOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class ReferenceOptions(OptionGroup):
+class ReferenceOptions:
     """Options of the presentation: fields of `segcal.tables.Presentation`, whose values hold where none is given."""
 
     reference: Annotated[str | None, option(MEASURING, "Method to test the others against.")] = None
@@ -250,7 +241,7 @@ class ReferenceOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class OutputOptions(OptionGroup):
+class OutputOptions:
     """Options of the output."""
 
     out: Annotated[Path | None, option(OUTPUT, "Folder to save the results in.")] = None

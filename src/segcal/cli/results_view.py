@@ -102,15 +102,10 @@ def show_results(
 def print_all(results: Results, table: PaperTable) -> None:
     """Print every metric, also over all pixels together and for each channel."""
     _print_paper(results, table)
-    _print_below(_pooled_table(results))
+    OUT.print("", _pooled_table(results))
     if results.channels:
-        _print_below(_channel_table(results))
+        OUT.print("", _channel_table(results))
     _print_further(results, results.methods)
-
-
-def print_limits(frame: pd.DataFrame) -> None:
-    """Print ECE and NLL of every level of an oracle, which pixels share a temperature at each, and what it means."""
-    _print_below(limits_table(frame))
 
 
 def _print_paper(results: Results, table: PaperTable) -> None:
@@ -119,30 +114,18 @@ def _print_paper(results: Results, table: PaperTable) -> None:
         say(f"mean over {len(results.channels)} channels: {', '.join(results.channels)}", style="dim")
 
 
-def _print_structures(results: Results, methods: Sequence[str], most: int | None) -> None:
-    """Print a row for each class or channel; at most so many, the first ones."""
+def _print_further(results: Results, methods: Sequence[str], most: int | None = None) -> None:
+    """Print the classes or channels of some methods, at most so many, and what was measured besides."""
     table = results.structure_table(methods)
     rows = table.rows[:most]
     more = f" {len(table.rows) - len(rows)} more in segcal table." if len(rows) < len(table.rows) else ""
-    _print_below(replace(table, rows=rows, note=f"{table.note}{more}"))
-
-
-def _print_below(table: TextTable) -> None:
-    """Print a table below others, after an empty line."""
-    OUT.print()
-    OUT.print(table)
-
-
-def _print_further(results: Results, methods: Sequence[str], most: int | None = None) -> None:
-    """Print what was measured besides, and the classes or channels of some methods."""
-    _print_structures(results, methods, most)
+    OUT.print("", replace(table, rows=rows, note=f"{table.note}{more}"))
     if results.surface_frame is not None:
-        _print_below(results.surface_table())
+        OUT.print("", results.surface_table())
     if results.limits_frame is not None:
-        print_limits(results.limits_frame)
-    if skipped := {name: count for name, count in results.skipped().items() if count}:
-        counts = ", ".join(_skipped(name, count) for name, count in skipped.items())
-        say(f"skipped (no pixels, or too few): {counts}", style="dim")
+        OUT.print("", limits_table(results.limits_frame))
+    if skipped := [_skipped(name, count) for name, count in results.skipped().items() if count]:
+        say(f"skipped (no pixels, or too few): {', '.join(skipped)}", style="dim")
 
 
 def _skipped(name: str, count: int) -> str:
@@ -164,11 +147,10 @@ def _pooled_table(results: Results) -> TextTable:
 
 def _channel_table(results: Results) -> TextTable:
     """Return the metrics of each sigmoid channel in *All*."""
-    pooled = {channel: own.pooled().query("region == 'all'") for channel, own in results.channels.items()}
     rows = [
         (channel, str(method), *_numbers(rows))
-        for channel, own in pooled.items()
-        for method, rows in own.groupby("method", sort=False)
+        for channel, own in results.channels.items()
+        for method, rows in own.pooled().query("region == 'all'").groupby("method", sort=False)
     ]
     title = "Each channel in All, all pixels together"
     return TextTable(("Channel", "Method", *_headings()), rows, keys=2, title=title)
@@ -179,5 +161,5 @@ def _headings() -> list[str]:
 
 
 def _numbers(rows: pd.DataFrame) -> list[str]:
-    values = {row.metric: (row.value, row.low, row.high) for row in rows.itertuples()}
-    return [with_interval(metric, *values[metric]) for metric in _POOLED]  # type: ignore[arg-type]
+    values = rows.set_index("metric")[["value", "low", "high"]]
+    return [with_interval(metric, *values.loc[metric]) for metric in _POOLED]

@@ -1,4 +1,4 @@
-"""`segcal.calibrate`: a network and a loader in, a calibrated network out."""
+"""A network and its calibrator as one module, and `segcal.calibrate`, which makes it of a network and a loader."""
 
 from __future__ import annotations
 
@@ -12,17 +12,57 @@ from typing import Any
 import torch
 from torch import nn
 
-from segcal.calibrators import Calibrator, check_method, create
+from segcal.calibrators import Calibrator, FitReport, check_method, create
 from segcal.calibrators.progress import fit_with_progress
 from segcal.cases import no_cases
-from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.integrations.passes import Wanted
-from segcal.integrations.predict import check_network, device_of, predict_cases
+from segcal.integrations.outputs import logits_of
+from segcal.integrations.passes import PassRunner, Wanted
+from segcal.integrations.predict import device_of, predict_cases
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
 from segcal.progress import progress_of
 from segcal.text import CalibrationWarning
 from segcal.training.processes import rank_and_world
-from segcal.types import Case, public
+from segcal.types import Case, Image, Logits, Passes, Probs, public
+
+
+@public
+class CalibratedModel(nn.Module):
+    """Image to calibrated probabilities; with a method that preserves labels, they keep the labels of the network.
+
+    The network may return any output that `segcal.integrations.outputs` reads; logits of another resolution are
+    interpolated to the size of the image. The calibrator receives the image as the network does, so fit it on such
+    images: `segcal.calibrate` and `segcal.predict_cases` do so.
+
+    Args:
+        network: Any segmentation network.
+        calibrator: A fitted calibrator.
+        passes: Further passes over each image, as they were when the calibrator was fitted (see `segcal.calibrate`).
+            They are run only if the calibrator uses them.
+    """
+
+    def __init__(self, network: nn.Module, calibrator: Calibrator, passes: Wanted = None) -> None:
+        super().__init__()
+        self.network, self.calibrator = network, calibrator
+        self.passes = PassRunner(passes if calibrator.fitted and calibrator.uses_passes else None)
+
+    @property
+    def fit_report_(self) -> FitReport:
+        """The report of the calibrator's fit: NLL before and after, seconds, warnings."""
+        return self.calibrator.fit_report_
+
+    def logits(self, image: Image) -> Logits:
+        """Return calibrated logits `[B, L, *S]`; the network's own are `logits_of(network(image), image)`."""
+        calibrated: Logits = self.calibrator(*self._seen(image))
+        return calibrated
+
+    def forward(self, image: Image) -> Probs:
+        """Return calibrated probabilities `[B, L, *S]`."""
+        return self.calibrator.predict_proba(*self._seen(image))
+
+    def _seen(self, image: Image) -> tuple[Logits, Image, Passes | None]:
+        """Return what the calibrator is given."""
+        passes = self.passes(self.network, image, image.shape[2:])
+        return logits_of(self.network(image), image), image, passes
 
 
 @public
@@ -89,7 +129,6 @@ def calibrate(
         The network with its fitted calibrator, on the device of the network; the report of the fit is its
         `fit_report_`. The network in it is the one that was given, in its own mode: call `eval()` to predict.
     """
-    check_network(model)
     passes = passes if check_method(method).reads_passes else None  # before the network runs
     remarks = dict[str, None]()
     activation = settings.get("activation")
@@ -104,7 +143,7 @@ def calibrate(
             predicted = predict(bar.track(loader, task_id=bar.task_ids[0]), prefix=prefix)
             if (first := next(predicted, None)) is None:
                 raise no_cases(loader, "batch", "loader")
-            calibrator = _created(method, first, 0 if logits_only else _channels(first), settings)
+            calibrator = _created(method, first, settings, reads_image=not logits_only)
             calibrator.check_fit_settings(fit_settings or {})
             reads_images = bool(getattr(calibrator, "image_channels", 0))
             kept.extend(_needed(chain([first], predicted), reads_images))
@@ -117,7 +156,7 @@ def calibrate(
             if not held_out.cases:
                 raise no_cases(validation, "batch", "loader")
         if reads_images and any(case.image is None for case in (*kept.cases, *held_out.cases)):
-            calibrator = _created(method, first, 0, settings)  # methods can look at the logits only
+            calibrator = _created(method, first, settings, reads_image=False)  # methods can look at the logits only
         fit_with_progress(calibrator, kept.cases, held_out.cases or None, fit_settings or {}, hidden=not progress)
     report = calibrator.fit_report_
     calibrator.fit_report_ = replace(report, warnings=(*remarks, *report.warnings))
@@ -131,12 +170,10 @@ def _needed(cases: Iterable[Case], reads_images: bool) -> Iterator[Case]:
     return (case if reads_images else replace(case, image=None) for case in cases)
 
 
-def _channels(case: Case) -> int:
-    return 0 if case.image is None else len(case.image)
-
-
-def _created(method: str, case: Case, image_channels: int, settings: Mapping[str, Any]) -> Calibrator:
+def _created(method: str, case: Case, settings: Mapping[str, Any], *, reads_image: bool) -> Calibrator:
     """Return an unfitted calibrator for cases like this one."""
     classes, *space = case.logits.shape
-    seen = {"num_classes": classes, "spatial_dims": len(space), "image_channels": image_channels}
-    return create(method, **{**seen, **settings})
+    channels = len(case.image) if reads_image and case.image is not None else 0
+    return create(
+        method, **{"num_classes": classes, "spatial_dims": len(space), "image_channels": channels, **settings}
+    )

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator, PooledPasses
 from segcal.files import signed_file
-from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.integrations.extras import needs_extra
+from segcal.integrations import needs_extra
+from segcal.integrations.calibrate import CalibratedModel
 from segcal.text import CalibrationWarning
 from segcal.types import InputError
 
@@ -173,12 +173,6 @@ class _Exportable:
             return error
         return None
 
-    @torch.no_grad()
-    def difference(self, run: Run, sizes: Sequence[tuple[int, tuple[int, ...]]]) -> float:
-        """Return the largest difference to PyTorch over batches and sizes."""
-        inputs = [self.examples(*size) for size in sizes]
-        return max(float((self.module(*given) - run(given)).abs().max()) for given in inputs)
-
 
 def _exportable(
     calibrator: Calibrator, network: nn.Module | None, image_channels: int | None, size: Sequence[int] | None
@@ -214,16 +208,17 @@ def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Pa
             f"the network must run on a float32 image of shape {shape}, got '{_first_line(error)}'; "
             "set image_channels and size as it needs them, and export it in float32"
         ) from error
-    dynamic = model.failure(1, model.other_size) is None
-    with signed_file(path) as file:
-        try:
-            run = _traced(make, model, file, dynamic)
-        except InputError:
-            if not dynamic:
-                raise
-            dynamic = False
-            run = _traced(make, model, file, dynamic)
-        worst = model.difference(run, [(1, model.other_size if dynamic else model.size), (2, model.size)])
+    with signed_file(path) as file, torch.no_grad():
+        for dynamic in (True, False) if model.failure(1, model.other_size) is None else (False,):
+            try:
+                with _without_remarks():
+                    run = make(model, file, dynamic)
+                break
+            except Exception as error:  # tracers raise errors of every kind
+                if not dynamic:
+                    raise InputError(f"the network cannot be exported ({_first_line(error)})") from error
+        inputs = [model.examples(1, model.other_size if dynamic else model.size), model.examples(2, model.size)]
+        worst = max(float((model.module(*given) - run(given)).abs().max()) for given in inputs)
         if not worst <= TOLERANCE:
             raise InputError(
                 f"the {kind} differs from PyTorch by {worst:.2g}, more than {TOLERANCE}; it was not kept: "
@@ -233,15 +228,6 @@ def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Pa
         fixed = f"the {kind} accepts images of size {model.size} only, because the network cannot be traced at others"
         warnings.warn(fixed, CalibrationWarning, stacklevel=3)
     return worst
-
-
-@torch.no_grad()
-def _traced(make: Callable[[_Exportable, Path, bool], Run], model: _Exportable, file: Path, dynamic: bool) -> Run:
-    try:
-        with _without_remarks():
-            return make(model, file, dynamic)
-    except Exception as error:  # tracers raise errors of every kind
-        raise InputError(f"the network cannot be exported ({_first_line(error)})") from error
 
 
 def _first_line(error: Exception) -> str:

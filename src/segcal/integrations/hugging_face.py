@@ -17,8 +17,8 @@ from segcal.calibrators import Calibrator, load
 from segcal.calibrators.saving import WEIGHTS
 from segcal.files import MARKER
 from segcal.files.guards import checksum, kind_of, listed_files
-from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.integrations.extras import needs_extra
+from segcal.integrations import needs_extra
+from segcal.integrations.calibrate import CalibratedModel
 from segcal.integrations.outputs import read_output, resized
 from segcal.integrations.predict import device_of
 from segcal.tables import markdown_table

@@ -18,8 +18,8 @@ from segcal.cases import subset
 from segcal.evidence.suite import CalibrationSuite
 from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import activation_of
-from segcal.integrations.calibrated_model import CalibratedModel
-from segcal.integrations.extras import needs_extra
+from segcal.integrations import needs_extra
+from segcal.integrations.calibrate import CalibratedModel
 from segcal.integrations.outputs import read_output
 from segcal.integrations.predict import CaseMaker
 from segcal.integrations.spill import IN_MEMORY, SpilledCases

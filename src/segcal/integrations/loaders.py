@@ -45,7 +45,8 @@ def read_batch(batch: Any, activation: Activation | None = None, *, soft: bool =
         soft: Whether labels are the shares of raters that chose each class or channel, `[B, L, *S]`.
     """
     if isinstance(batch, Mapping):
-        image, labels, names = _from_mapping(batch)
+        image, labels = batch[_key(batch, _IMAGES, "images")], batch[_key(batch, _LABELS, "labels")]
+        names = next((batch[key] for key in _NAMES if key in batch), None)
     elif isinstance(batch, Sequence) and not isinstance(batch, str) and len(batch) in (2, 3):
         (image, labels), names = batch[:2], batch[2] if len(batch) == 3 else None
     else:
@@ -59,11 +60,6 @@ def read_batch(batch: Any, activation: Activation | None = None, *, soft: bool =
     _check_space(given, pixels)
     truth = _shares(given, pixels) if soft else whole_labels(_without_one_channel(given, pixels, activation))
     return Batch(pixels, truth, _names(names if names is not None else getattr(image, "meta", None), len(pixels)))
-
-
-def _from_mapping(batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    image, labels = batch[_key(batch, _IMAGES, "images")], batch[_key(batch, _LABELS, "labels")]
-    return image, labels, next((batch[key] for key in _NAMES if key in batch), None)
 
 
 def _key(batch: Mapping[str, Any], known: Sequence[str], what: str) -> str:

@@ -19,7 +19,7 @@ from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
 from segcal.functional.checks import activation_of, check_labels, check_logits
 from segcal.functional.masks import positions
-from segcal.integrations.extras import needs_extra
+from segcal.integrations import needs_extra
 from segcal.integrations.loaders import whole_labels
 from segcal.text import suggestion
 from segcal.types import MOST_BINS, MOST_CLASSES, Activation, IgnoreIndex, InputError, check_whole

@@ -25,7 +25,7 @@ from segcal.functional.probability import (
     logits_from_sigmoid,
     probabilities,
 )
-from segcal.integrations.extras import needs_extra
+from segcal.integrations import needs_extra
 from segcal.text import warn_caller
 from segcal.training.processes import choose_device
 from segcal.types import Case, InputError

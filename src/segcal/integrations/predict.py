@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -50,7 +53,11 @@ def predict_cases(
         device: Where to move the images; by default where the network is.
         remark: Called once with a sentence if the network returns several tensors, of which the first is used.
     """
-    check_network(network)
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            f"the network must be a torch.nn.Module, got {type(network).__name__}; put a function into the `forward` "
+            "of a module, or give the logits that it returned as segcal.Case to the fit of segcal.create(...)"
+        )
     there = device_of(network) if device is None else torch.device(device)
     maker, said, runner = CaseMaker(activation, raters, prefix), False, PassRunner(passes).to(there)
     with evaluating(network), evaluating(runner):
@@ -117,16 +124,21 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def check_network(network: object) -> None:
-    """Raise unless the network is a module, which has a mode and a device."""
-    if not isinstance(network, nn.Module):
-        raise InputError(
-            f"the network must be a torch.nn.Module, got {type(network).__name__}; put a function into the `forward` "
-            "of a module, or give the logits that it returned as segcal.Case to the fit of segcal.create(...)"
-        )
-
-
 def device_of(network: nn.Module) -> torch.device:
     """Return the device of a network: that of its first parameter or buffer, or the CPU if it has none."""
     first = next(chain(network.parameters(), network.buffers()), None)
     return torch.device("cpu") if first is None else first.device
+
+
+def import_network(text: str) -> nn.Module:
+    """Return the network that MODULE:FUNCTION returns; modules of the working folder are found too."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        network = resolve_name(text)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"a network is named as MODULE:FUNCTION that returns it, got '{text}' ({error})") from error
+    finally:
+        sys.path.pop(0)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"'{text}' must return an nn.Module, got {type(network).__name__}")
+    return network

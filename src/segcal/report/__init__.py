@@ -19,7 +19,7 @@ from segcal.evaluation.results import Results
 from segcal.files import signed_file
 from segcal.report.colours import method_colours
 from segcal.report.sections import SECTIONS, section_contents
-from segcal.report.sections.decisions import decisions_content
+from segcal.report.sections.tables import decisions_content
 from segcal.report.view import View, shared_content
 
 _HERE = Path(__file__).parent

@@ -1,33 +1,97 @@
-"""Input of every section of the page, and the plain values that several of them share."""
+"""Input of every section of the page: readings of the results, and the plain values that several sections share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import pandas as pd
 
 from segcal.evaluation.decisions import Decisions
 from segcal.evaluation.portraits import Portrait
+from segcal.evaluation.recommendation import Recommendation, ScoreDifference, difference, recommend
 from segcal.evaluation.results import Results
 from segcal.functional.catalogue import metric_named
 from segcal.regions import region_title
 from segcal.report.colours import REGIONS, method_colours
-from segcal.report.scores import MethodScores
-from segcal.tables import CALIBRATION, QUALITY, Presentation
+from segcal.tables import CALIBRATION, QUALITY, Average, Cell, Presentation
+from segcal.tables.numbers import with_interval, with_unit
 
 _DIGITS = 8
 
 KEYS = ("method", "region", "metric")
 
+Severity = Literal["well calibrated", "slightly", "clearly", "severely"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""From the mildest to the worst."""
+
+BANDS: tuple[tuple[float, Severity], ...] = ((0.01, "well calibrated"), (0.03, "slightly"), (0.08, "clearly"))
+"""Upper ends of the bands of the ECE in *All* above its floor; beyond the last one it is "severely"."""
+
+_ONE_SIDED = 0.5  # share of the ECE that must point in one direction, or the network is both over- and underconfident
+
+
+class Value(NamedTuple):
+    """A metric of a method in *All*, averaged as the presentation says, with its 95 % interval."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return with_interval(self.metric, self.value, self.low, self.high, unit=True)
+
+    @property
+    def short(self) -> str:
+        """Without the interval."""
+        return with_unit(self.metric, self.value)
+
+
+class CalibrationState(NamedTuple):
+    """Calibration of a method.
+
+    Attributes:
+        severity: The band of the ECE above its floor, averaged as the presentation says.
+        overall: The same over all pixels together. Milder than `severity` where images err in different directions.
+        direction: -1 underconfident, 1 overconfident, 0 where both occur and cancel.
+        confidence: Mean confidence over all pixels.
+        accuracy: Share of correct pixels.
+        says: Mean confidence of the bin that adds most to the ECE.
+        right: Its accuracy.
+    """
+
+    severity: Severity
+    overall: Severity
+    direction: int
+    confidence: float
+    accuracy: float
+    says: float
+    right: float
+
+
+def severity_of(ece: Value, floor: float = 0.0) -> Severity:
+    """Return the band of an ECE above its floor; "well calibrated" too where the interval reaches the floor.
+
+    Examples:
+        >>> severity_of(Value("ece", 0.12, 0.1, 0.14)), severity_of(Value("ece", 0.02, 0.004, 0.03), floor=0.005)
+        ('severely', 'well calibrated')
+    """
+    if ece.low <= floor:
+        return "well calibrated"
+    above = ece.value - floor
+    return next((band for end, band in BANDS if above < end), "severely")
+
 
 @dataclass(frozen=True)
-class View(MethodScores):
-    """Results, portraits of some cases, and decisions if there are any."""
+class View:
+    """Results with their readings, averaged as their presentation says; portraits of some cases, and decisions."""
 
+    results: Results
     portraits: Sequence[Portrait] = ()
     decisions: Decisions | None = None
 
@@ -43,9 +107,9 @@ class View(MethodScores):
         return [str(name) for name in settings.get("class_names") or range(settings["num_classes"])]
 
     @cached_property
-    def frame(self) -> pd.DataFrame:
-        """One row per case, method, region and metric."""
-        return self.results.to_frame()
+    def means(self) -> pd.DataFrame:
+        """Means over images with intervals and floor: `Results.summary` with the mean called `value`."""
+        return self.results.summary().rename(columns={"mean": "value"})
 
     @cached_property
     def cases(self) -> list[str]:
@@ -55,17 +119,104 @@ class View(MethodScores):
     @cached_property
     def regions(self) -> list[str]:
         """The regions in order."""
-        return list(dict.fromkeys(self.frame["region"]))
+        return list(dict.fromkeys(self.results.frame["region"]))
 
     @property
     def units(self) -> str:
         """Unit that the bootstrap draws."""
         return "groups of images" if (self.results.cases()["group"] != "").any() else "images"
 
+    @property
+    def average(self) -> str:
+        """What metrics in *All* are averages over, in words."""
+        images = len(self.cases)
+        if images == 1:
+            return "1 image"
+        return f"all pixels of {images} images" if self._pooled else f"mean over {images} images"
+
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """The method that every output recommends, with the reason."""
+        return recommend(self.results)
+
+    @cached_property
+    def _cells(self) -> dict[Average, Mapping[tuple[str, str, str], Cell]]:
+        return {}
+
+    def cells(self, average: Average) -> Mapping[tuple[str, str, str], Cell]:
+        """Return the cells of the paper's table, whose tests are run once for each average."""
+        if average not in self._cells:
+            self._cells[average] = self.results.table(average=average).cells
+        return self._cells[average]
+
+    def value(self, method: str, metric: str, region: str = "all") -> Value | None:
+        """Return a metric of a method; patches are always averaged over images."""
+        return _read(self.results.pooled_frame if self._is_pooled(region) else self.means, method, metric, region)
+
+    def floor(self, method: str, region: str = "all") -> float | None:
+        """Return the ECE that a method would have if it were perfectly calibrated; None if that was not measured."""
+        if self._is_pooled(region):
+            return self._pooled_floor(method, region)
+        values = _rows(self.means, method, "ece", region)["floor"].dropna()
+        return float(values.iloc[0]) if len(values) else None
+
+    def state(self, method: str) -> CalibrationState | None:
+        """Return the calibration of a method in *All*; None where that was not measured."""
+        ece, curve = self.value(method, "ece"), curve_of(self.results, method)
+        if ece is None or not curve["count"].sum():
+            return None
+        pixels, gaps = curve["count"].sum(), curve["confidence"] - curve["hit"]
+        worst = int(np.argmax(gaps.abs()))
+        says, right = (float(curve[name].iloc[worst] / curve["count"].iloc[worst]) for name in ("confidence", "hit"))
+        one_sided = abs(gaps.sum()) > _ONE_SIDED * gaps.abs().sum()
+        pooled = _read(self.results.pooled_frame, method, "ece", "all") or ece
+        return CalibrationState(
+            severity_of(ece, self.floor(method) or 0.0),
+            severity_of(pooled, self._pooled_floor(method) or 0.0),
+            int(np.sign(gaps.sum())) if one_sided else 0,
+            float(curve["confidence"].sum() / pixels),
+            float(curve["hit"].sum() / pixels),
+            says,
+            right,
+        )
+
+    def difference(self, method: str, other: str, metric: str = "nll") -> ScoreDifference:
+        """Return by how much the metric of `method` in *All* is above that of `other`, paired by image."""
+        return difference(self.results, method, other, metric, by_pixels=self._pooled)
+
+    def _pooled_floor(self, method: str, region: str = "all") -> float | None:
+        redrawn = self.results.redrawn
+        found = None if redrawn is None else _read(redrawn.pooled_frame, method, "ece", region)
+        return None if found is None else found.value
+
+    @property
+    def _pooled(self) -> bool:
+        return self.presentation.average == "pixels"
+
+    def _is_pooled(self, region: str) -> bool:
+        return self._pooled and not region.startswith("local")
+
+
+def curve_of(results: Results, method: str, region: str = "all", label: str = "") -> pd.DataFrame:
+    """Return the reliability diagram over all pixels, a row for each bin."""
+    curves = results.curve_frame
+    return curves[(curves.method == method) & (curves.region == region) & (curves.label == label)]
+
+
+def _rows(table: pd.DataFrame, method: str, metric: str, region: str) -> pd.DataFrame:
+    return table[(table.method == method) & (table.region == region) & (table.metric == metric)]
+
+
+def _read(table: pd.DataFrame, method: str, metric: str, region: str) -> Value | None:
+    rows = _rows(table, method, metric, region)
+    if not len(rows) or np.isnan(rows.iloc[0]["value"]):
+        return None
+    return Value(metric, *(float(rows.iloc[0][column]) for column in ("value", "low", "high")))
+
 
 def shared_content(view: View) -> dict[str, Any]:
     """Return the values that several sections read; numbers are shortened, and missing ones are None."""
-    results, metrics = view.results, list(dict.fromkeys(view.frame["metric"]))
+    results, metrics = view.results, list(dict.fromkeys(view.results.frame["metric"]))
     return {
         "methods": list(results.methods),
         "baseline": results.baseline,
@@ -82,12 +233,15 @@ def shared_content(view: View) -> dict[str, Any]:
         "channels": len(results.channels),
         "regions": view.regions,
         "region_names": {region: region_title(region) for region in view.regions},
-        "metrics": {metric: _metric(metric) for metric in metrics},
+        "metrics": {
+            name: {"title": m.title, "percent": m.percent, "digits": m.digits, "higher": m.higher_is_better}
+            for name, m in ((name, metric_named(name)) for name in metrics)
+        },
         "calibration": [metric for metric in CALIBRATION if metric in metrics],
         "quality": [metric for metric in QUALITY if metric in metrics],
-        "values": _values(view.frame, view.cases),
+        "values": _values(results.frame, view.cases),
         "pooled": pooled_values(results),
-        "floor": None if results.redrawn is None else nested(results.summary(), KEYS, lambda row: short(row.floor)),
+        "floor": None if results.redrawn is None else nested(view.means, KEYS, lambda row: short(row.floor)),
         "pooled_floor": {} if results.redrawn is None else pooled_values(results.redrawn),
         "curves": _curves(results),
     }
@@ -129,16 +283,6 @@ def nested(frame: pd.DataFrame, keys: Sequence[str], values: Callable[[Any], Any
         else:
             place[last] = values(row)
     return found
-
-
-def _metric(name: str) -> dict[str, Any]:
-    metric = metric_named(name)
-    return {
-        "title": metric.title,
-        "percent": metric.percent,
-        "digits": metric.digits,
-        "higher": metric.higher_is_better,
-    }
 
 
 def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Any:

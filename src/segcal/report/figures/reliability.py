@@ -15,7 +15,7 @@ from segcal.evidence.one_line import Values, reliability_curve
 from segcal.evidence.scores import Scores
 from segcal.report.colours import BAR, OVER, UNDER
 from segcal.report.figures.drawing import Request, drawn, literal
-from segcal.report.scores import curve_of
+from segcal.report.view import curve_of
 from segcal.tables.numbers import with_unit
 from segcal.types import Activation, Array, IgnoreIndex, InputError, public
 

@@ -10,41 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from segcal.report.sections import fits, further
+from segcal.report.sections import fits, tables
 from segcal.report.sections.cases import cases
-from segcal.report.sections.decisions import decisions
 from segcal.report.sections.how import how
 from segcal.report.sections.summary import summary
-from segcal.report.sections.table import table
-from segcal.report.view import View, pooled_values
-
-
-def _channels(view: View) -> dict[str, Any] | None:
-    """Return channel -> method -> region -> metric -> value and interval; None unless there are several channels."""
-    return {name: pooled_values(own) for name, own in view.results.channels.items()} or None
-
-
-def _likelihood(view: View) -> dict[str, Any] | None:
-    pooled = view.results.pooled()
-    return {} if len(pooled[(pooled.metric == "nll") & (pooled.region == "all")].dropna(subset=["value"])) else None
-
+from segcal.report.view import View
 
 SECTIONS: dict[str, Callable[[View], Any]] = {
     "summary": summary,
-    "table": table,
-    "channels": _channels,
+    "table": tables.table,
+    "channels": tables.channels,
     "reliability": lambda view: {},
     "cases": cases,
-    "surfaces": further.surfaces,
+    "surfaces": tables.surfaces,
     "variation": lambda view: None if len(view.cases) < 2 else {},
-    "worst": further.worst,
-    "limits": further.limits,
+    "worst": tables.worst,
+    "limits": tables.limits,
     "choice": fits.choices,
     "influence": fits.influences,
-    "sizes": further.sizes,
-    "likelihood": _likelihood,
-    "trust": further.trust,
-    "decisions": decisions,
+    "sizes": tables.sizes,
+    "likelihood": tables.likelihood,
+    "trust": tables.trust,
+    "decisions": tables.decisions,
     "how": how,
 }
 """Sections whose values are all shared with others hold an empty dictionary."""

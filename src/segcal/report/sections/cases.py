@@ -52,14 +52,8 @@ def _portrait(portrait: Portrait, class_names: Sequence[str]) -> dict[str, Any]:
 def _layer(layer: Layer, *, volume: bool) -> dict[str, Any]:
     exact = layer.kind != "image"
     values = layer.values.reshape(-1, *layer.values.shape[2:]) if volume else layer.values
-    return {
-        "kind": layer.kind,
-        "method": layer.method,
-        "low": layer.low,
-        "high": layer.high,
-        "colour": not exact,
-        "src": _data_uri(values, exact=exact),
-    }
+    shown = {name: getattr(layer, name) for name in ("kind", "method", "low", "high")}
+    return {**shown, "colour": not exact, "src": _data_uri(values, exact=exact)}
 
 
 def _data_uri(values: Array, *, exact: bool) -> str:

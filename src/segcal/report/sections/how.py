@@ -6,7 +6,30 @@ from typing import Any
 
 from segcal.regions import region_title
 from segcal.report.view import View
-from segcal.report.words import DEFINITIONS
+
+DEFINITIONS = (
+    ("Confidence", "the largest probability of a pixel; its class is the prediction"),
+    ("Calibrated", "of the pixels with confidence 0.9, 90 % are predicted correctly"),
+    ("ECE", "expected calibration error: mean gap between confidence and accuracy over bins, weighted by pixels"),
+    ("MCE", "maximum calibration error: the largest gap of a bin with pixels"),
+    ("SCE, ACE", "the same gaps for each predicted class; ACE uses bins with equal numbers of pixels"),
+    ("NLL", "negative log-likelihood of the true class in nats: a proper score, least for the true probabilities"),
+    ("Brier score", "squared error of the probabilities, also a proper score"),
+    ("Entropy", "mean entropy of the probabilities in nats"),
+    ("Floor", "what a method would score on these pixels if its probabilities were exactly right"),
+    (
+        "All",
+        "labelled pixels outside the background, and the pixels of Boundary; every labelled pixel without a background",
+    ),
+    ("Boundary", "pixels whose label differs from that of a neighbour within the boundary width"),
+    ("Local-Avg, Local-Max", "the average patch and the worst patch of an image, of those with pixels of All"),
+    ("Ignored", "pixels that belong to no region; regions and patches without pixels are skipped and counted"),
+    (
+        "Severity",
+        "ECE in All above its floor: below 1 % well calibrated, below 3 % slightly, below 8 % clearly, "
+        "else severely miscalibrated",
+    ),
+)
 
 
 def how(view: View) -> dict[str, Any]:
