@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from segcal import Case, create
-from segcal.kernels.dispatch import plain_only
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("isotonic", {}),
@@ -51,21 +50,6 @@ def test_the_answer_is_defined(method: str, settings: dict[str, Any], name: str)
         assert (probs.amax(1) > 0.75).float().mean() > 0.9
     if name == "a class never present" and (method, settings) != ("isotonic", {}):
         assert probs[:, 2].max() < 0.05
-
-
-@pytest.mark.parametrize(("method", "settings"), KINDS, ids=str)
-def test_plain_pytorch_learns_the_same(method: str, settings: dict[str, Any]) -> None:
-    """What runs on a GPU, here on the CPU: counting and mapping without kernels."""
-    case = Case("a", LOGITS, RANDOM.integers(-1, 3, (12, 10)))
-    compiled = create(method, 3, ignore_index=-1, **settings).fit([case])
-    logits = torch.from_numpy(LOGITS)[None]
-    expected = compiled(logits)
-    with plain_only():
-        plain = create(method, 3, ignore_index=-1, **settings).fit([case])
-        torch.testing.assert_close(plain(logits), expected, rtol=1e-5, atol=1e-5)
-    for name in ("pixels", "nll_before", "nll_after", "warnings"):
-        here, there = getattr(plain.fit_report_, name), getattr(compiled.fit_report_, name)
-        assert here == (there if name == "warnings" else pytest.approx(there)), name
 
 
 def test_more_pixels_than_are_calibrated_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

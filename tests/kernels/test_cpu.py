@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -11,10 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional.counting import measure, percentile_edges
+from segcal.functional.counting import percentile_edges
 from segcal.functional.pixels import all_finite
 from segcal.kernels.cpu import compiling, counting
-from segcal.kernels.dispatch import plain_only
 from support import references
 from support.engines import CPU, PLAIN
 from support.kernel_inputs import Scene
@@ -194,24 +191,6 @@ def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
         assert found.item() == pytest.approx(n * value, rel=1e-12)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("known", [False, True])
-def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_threads: Callable[[int], None]) -> None:
-    logits, labels = scene(4, 5000)
-    pixels = (*CPU.pixel_statistics(logits, labels)[:2], labels, *CPU.pixel_statistics(logits, labels)[2:])
-    valid = (labels >= 0).nonzero().squeeze(1)
-    regions = [valid, valid[:0], valid[::7], valid[10:11], valid[2000:]]
-    edges = torch.arange(11, dtype=torch.float64) / 10
-    adaptive = percentile_edges(pixels[0], valid, 10) if known else None
-    set_threads(threads)
-    fast = measure(regions, pixels, edges, adaptive, 4)
-    with plain_only():
-        plain = measure(regions, pixels, edges, adaptive, 4)
-    for a, b in zip(fast, plain, strict=True):
-        assert a.dtype == b.dtype
-        torch.testing.assert_close(a, b, **EXACT)
-
-
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), -float("inf")])
 def test_entropy_shows_what_is_not_finite(bad: float | None) -> None:
     logits = torch.randn(5, 700)
@@ -252,10 +231,3 @@ def test_likelihood_agrees_with_differences(rng: np.random.Generator, engine: ob
     kept = [(z[:, n], label) for n, label in enumerate(y) if label >= 0]
     assert at_zero == pytest.approx(sum(v.mean() - v[label] for v, label in kept), rel=1e-12)
     assert at_infinity == pytest.approx(sum(v.max() - v[label] for v, label in kept), rel=1e-12)
-
-
-def test_logits_that_are_no_block_of_memory(rng: np.random.Generator) -> None:
-    logits, labels = scene(3, 600)
-    strided = logits.T.contiguous().T
-    for a, b in zip(CPU.pixel_statistics(strided, labels), CPU.pixel_statistics(logits, labels), strict=True):
-        assert torch.equal(a, b)

@@ -30,14 +30,14 @@ def test_on_a_cpu_a_call_raises_at_once() -> None:
 
 @pytest.mark.parametrize("noted", [True, False])
 def test_the_end_raises_if_a_kernel_has_noted_something(noted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.kernels.deferred_checks.deferred_finite_checks", lambda: nullcontext([noted]))
+    monkeypatch.setattr("segcal.kernels.dispatch._deferred_finite_checks", lambda: nullcontext([noted]))
     refusal = pytest.raises(InputError, match="in a call of this block") if noted else nullcontext()
     with refusal, segcal.deferred_checks():
         pass
 
 
 def test_an_error_inside_is_not_hidden_by_one_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.kernels.deferred_checks.deferred_finite_checks", lambda: nullcontext([True]))
+    monkeypatch.setattr("segcal.kernels.dispatch._deferred_finite_checks", lambda: nullcontext([True]))
     with pytest.raises(KeyError), segcal.deferred_checks():
         raise KeyError("x")
 

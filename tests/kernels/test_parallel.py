@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from segcal.kernels.cpu.parallel import run_all
+from segcal.kernels.cpu.compiling import run_all
 
 Threads = Callable[[int], None]
 
@@ -104,8 +104,7 @@ def test_a_forked_process_has_threads_of_its_own(set_threads: Threads) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("what", ["fit", "calibrate"])
+@pytest.mark.parametrize(("what", "sent"), [("fit", signal.SIGINT), ("calibrate", signal.SIGTERM)])
 def test_a_signal_at_any_moment_ends_the_program(what: str, sent: signal.Signals) -> None:
     delays = np.random.default_rng().uniform(0.0, 0.3, size=2)
     programs = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,6 @@ from torch import Tensor
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional import division
 from segcal.functional.division import NotFiniteError
-from segcal.functional.pixels import moved_labels
 from segcal.functional.probability import keep_labels
 from segcal.kernels.dispatch import DECLINED
 from support.engines import CPU
@@ -80,25 +77,6 @@ def test_logits_that_its_sums_cannot_hold_are_left_to_plain_convolutions() -> No
     logits = torch.full((1, 2, 20, 20), 1e38)
     logits[:, :, ::2] = -1e38
     assert tree(logits).isfinite().all()
-
-
-def test_gradients_are_there_when_they_are_asked_for() -> None:
-    tree, (logits, image) = tree_of(3, 2, 1).requires_grad_(True), inputs(3, 1, (9, 9))
-    tree(logits, image).sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in tree.parameters())
-
-
-@pytest.mark.parametrize("classes", [2, 5])
-def test_labels_that_are_moved_are_counted(classes: int, set_threads: Callable[[int], None]) -> None:
-    """No positive temperature moves one; a negative one reverses the order, and so every label except of ties."""
-    logits = torch.from_numpy(np.random.default_rng(3).normal(size=(2, classes, 3, 3001))).float()
-    logits[1, :, 2, 700:900] = 4.0
-    for threads in (1, 2):
-        set_threads(threads)
-        for heat, moved in ((0.05, 0), (1.0, 0), (70.0, 0), (-1.0, 2 * 3 * 3001 - 200)):
-            temperature = torch.full((2, 1, 3, 3001), heat)
-            probs = CPU.scaled_probabilities(logits, temperature)
-            assert moved == sum(map(moved_labels, probs.flatten(2), logits.flatten(2)))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])

@@ -15,9 +15,8 @@ from torch import Tensor
 from segcal.functional.class_conditional import experts_of
 from segcal.functional.context import FEATURES
 from segcal.functional.counting import Totals
-from segcal.functional.floor import NO_FLOOR, Floor
-from segcal.functional.score_maps import PiecewiseMap
-from segcal.functional.scores import ScoreHistogram
+from segcal.functional.division import NO_FLOOR, Floor
+from segcal.functional.scores import PiecewiseMap, ScoreHistogram
 from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import OPERATIONS
 
@@ -238,9 +237,8 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "division.scaled_probabilities": (of_divisions, SINGLE),
     "log_linear.loss_sums": (of_loss, {"rtol": 1e-9, "atol": 1e-8}),
     "pixels.likelihood_sums": (lambda s: [call(*s.flat, alpha) for alpha in (0.0, 0.7, 3.0)], LOOSE),
-    "random_labels.class_mass": (lambda s: call(*s.flat, s.pixels[0]), CLOSE),
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
-    "scaled_loss.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
+    "division.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
     "scaling.attended_sums": (lambda s: call(*s.flat, 0.05, 0.7), LOOSE),
     "scaling.binned_sums": (
         lambda s: call(*s.flat, torch.tensor([0.3, 0.9]).double(), torch.tensor([0.5, 1.0, 2.0]).double()),
@@ -254,11 +252,11 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         lambda s: call(*s.flat, s.numbers(s.classes).abs(), 0.6, torch.tensor([0.5, 0.3, 0.2]).double()),
         {"rtol": 1e-10, "atol": 1e-9},
     ),
-    "score_maps.beta_log_probabilities": (
+    "scores.beta_log_probabilities": (
         lambda s: call(s.moderate, s.numbers(s.classes, 3).abs()),
         {"rtol": 1e-9, "atol": 1e-9},
     ),
-    "score_maps.mapped_log_probabilities": (lambda s: call(s.logits, maps(s.classes)), {"rtol": 1e-9, "atol": 1e-9}),
+    "scores.mapped_log_probabilities": (lambda s: call(s.logits, maps(s.classes)), {"rtol": 1e-9, "atol": 1e-9}),
     "scores.count_scores": (
         lambda s: [
             call(*s.flat, ScoreHistogram(*tables(s.classes, CELLS))),
@@ -266,7 +264,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         CLOSE,
     ),
-    "standardise.standardised_log_probabilities": (of_standardising, SINGLE),
+    "division.standardised_log_probabilities": (of_standardising, SINGLE),
     "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
     "tree_training.weight_gradient": (of_weight_gradient, {"rtol": 1e-4, "atol": 1e-3}),
     "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),

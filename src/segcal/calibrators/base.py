@@ -30,8 +30,7 @@ from segcal.files import staged_folder
 from segcal.functional.checks import check_floating, check_logits, check_passes, ignored_labels
 from segcal.functional.division import finite_in
 from segcal.functional.probability import keep_labels, probabilities
-from segcal.kernels.denormals import with_denormals
-from segcal.kernels.dispatch import engine_for
+from segcal.kernels.dispatch import engine_for, with_denormals
 from segcal.text import counted, suggestion, warn_caller
 from segcal.types import (
     MOST_CLASSES,

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import FitRegion
 from segcal.calibrators.shared.scores import ScoreCalibrator, ScoreMap
-from segcal.functional.score_maps import beta_log_probabilities
-from segcal.functional.scores import ScoreHistogram, mean_distances
+from segcal.functional.scores import ScoreHistogram, beta_log_probabilities, mean_distances
 from segcal.kernels.constants import NEAREST
 from segcal.types import Array, Logits
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import FitRegion
 from segcal.calibrators.shared.scores import PiecewiseCalibrator, ScoreMap
-from segcal.functional.score_maps import PiecewiseMap, joined_maps
-from segcal.functional.scores import ScoreHistogram, largest_of_cells
+from segcal.functional.scores import PiecewiseMap, ScoreHistogram, joined_maps, largest_of_cells
 from segcal.types import MOST_BINS, check_choice, check_whole
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from segcal.calibrators.matrix import MatrixScaling
-from segcal.functional.lbfgs import Block
+from segcal.functional.minimise import Block
 from segcal.types import Array
 
 _WHOLE = 1200  # variables up to which the curvature is projected

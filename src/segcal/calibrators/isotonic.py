@@ -10,8 +10,7 @@ from scipy.optimize import isotonic_regression
 
 from segcal.calibrators.base import FitRegion
 from segcal.calibrators.shared.scores import PiecewiseCalibrator, ScoreMap
-from segcal.functional.score_maps import PiecewiseMap, joined_maps
-from segcal.functional.scores import ScoreHistogram, mean_distances
+from segcal.functional.scores import PiecewiseMap, ScoreHistogram, joined_maps, mean_distances
 from segcal.types import Array, check_choice
 
 

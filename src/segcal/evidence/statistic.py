@@ -16,7 +16,7 @@ from torch import Tensor
 
 from segcal.evidence.histograms import Form, Histogram, equal_edges, equal_mass_bins, stack
 from segcal.functional import counting
-from segcal.functional.masks import positions
+from segcal.functional.counting import positions
 from segcal.functional.pixels import pixel_statistics
 from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS

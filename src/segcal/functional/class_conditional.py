@@ -22,7 +22,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.affine import mapped_scores
-from segcal.functional.lbfgs import Block
+from segcal.functional.minimise import Block
 from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 

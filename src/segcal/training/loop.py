@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from segcal.kernels.turns import device_turn
+from segcal.kernels.dispatch import device_turn
 from segcal.training.batches import (
     Batch,
     SampleList,

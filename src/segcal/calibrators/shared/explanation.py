@@ -11,7 +11,7 @@ from jaxtyping import Float64
 
 from segcal.calibrators.shared.context_fit import ContextFit, Outcome
 from segcal.functional.context import FEATURES, WORDS
-from segcal.functional.floor import soft_floor
+from segcal.functional.division import soft_floor
 from segcal.functional.pairs import PairChoice, strongest_pairs
 from segcal.functional.ridge import TEMPERATURE_SCALING, RidgeChoice, Strengths, jackknife_intervals
 

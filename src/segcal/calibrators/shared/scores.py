@@ -18,8 +18,7 @@ from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import Survey, nothing_to_fit, pixels_of
 from segcal.cases import CaseStream
-from segcal.functional.score_maps import PiecewiseMap, mapped_log_probabilities
-from segcal.functional.scores import ScoreHistogram, count_scores, empty_scores
+from segcal.functional.scores import PiecewiseMap, ScoreHistogram, count_scores, empty_scores, mapped_log_probabilities
 from segcal.kernels.constants import CELLS
 from segcal.types import Image, Logits
 

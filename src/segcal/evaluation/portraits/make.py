@@ -30,7 +30,7 @@ from segcal.evaluation.portraits.optimum import BOUNDS, local_optimum
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evidence import Evidence, Pixels, PixelStore, describe
-from segcal.functional.masks import positions, positions_in_box
+from segcal.functional.counting import positions, positions_in_box
 from segcal.regions import Box
 from segcal.types import Array, Case, InputError
 

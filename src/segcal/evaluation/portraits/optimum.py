@@ -18,7 +18,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 from segcal.evaluation.portraits.model import Thinning
-from segcal.functional.slopes import likelihood_slopes
+from segcal.functional.temperature import likelihood_slopes
 from segcal.types import Array
 
 WINDOW = 5
