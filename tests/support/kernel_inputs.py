@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +19,7 @@ from segcal.functional.counting import Totals
 from segcal.functional.division import NO_FLOOR, Floor
 from segcal.functional.scores import PiecewiseMap, ScoreHistogram
 from segcal.kernels.constants import CELLS
-from segcal.kernels.dispatch import OPERATIONS
+from segcal.kernels.dispatch import DECLINED, OPERATIONS, Engine, plain_only
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 LOOSE = {"rtol": 1e-10, "atol": 1e-6}  # differences of squares of logits up to 20,000
@@ -286,6 +287,28 @@ NEED_PIXELS = (
     "tree.root_of_scores",
     "tree.tree_root",
 )
+
+
+def calls_of(name: str, scene: Scene) -> list[Call]:
+    """Return the arguments with which an operation is called on a scene."""
+    calls = INPUTS[name][0](scene)
+    return calls if isinstance(calls, list) else [calls]
+
+
+def agree(
+    name: str, scene: Scene, engine: Engine, *, moved: Callable[[Any], Any] = lambda values: values, least: float = 0.0
+) -> None:
+    """Check that a kernel gives what the plain form does, on the device that `moved` moves to, to at least `least`."""
+    operation, kernel = OPERATIONS[name], OPERATIONS[name].kernel(engine)
+    assert kernel is not None
+    tolerance = {key: max(value, least) for key, value in INPUTS[name][1].items()}
+    for call in calls_of(name, scene):
+        own, other = moved(copy.deepcopy(call)), moved(copy.deepcopy(call))
+        found = kernel(*own[0], **own[1])
+        if found is not DECLINED:
+            with plain_only():  # a plain form may call others, which have kernels
+                same(found, operation.plain(*other[0], **other[1]), tolerance)
+            same(own[0], other[0], tolerance)  # tables that are filled in place
 
 
 def same(found: Any, expected: Any, tolerance: dict[str, float]) -> None:
