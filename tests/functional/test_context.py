@@ -70,7 +70,7 @@ def slow_features(logits: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("classes", [1, 2, 5])
+@pytest.mark.parametrize("classes", [1, 4])
 def test_features_are_what_plain_loops_find(size: tuple[int, ...], classes: int) -> None:
     logits = logits_of(size, classes, batch=2)
     expected = np.stack([slow_features(image.double().numpy()) for image in logits])

@@ -26,14 +26,6 @@ def scene(classes: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Ten
     return Scene((n,), dtype, classes).flat
 
 
-def described(classes: int, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Confidence, predicted class, labels and the positions of the labelled pixels, in another order."""
-    logits, labels = scene(classes, n)
-    confidence, predicted, *_ = CPU.pixel_statistics(logits, labels)
-    index = (labels >= 0).nonzero().squeeze(1)
-    return confidence, predicted, labels, index.flip(0).contiguous()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # elementary functions
 
@@ -154,28 +146,6 @@ def test_no_pixels_have_no_edges(engine: object) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # per region
-
-
-def edges_for(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
-    fixed = torch.arange(bins + 1, dtype=torch.float64) / bins
-    return torch.stack([fixed, percentile_edges(confidence, index, bins).nan_to_num(0.5)])
-
-
-@ENGINES
-@pytest.mark.parametrize("bins", [1, 2, 10, 13])
-def test_histograms_agree_with_loops(engine: object, bins: int) -> None:
-    confidence, predicted, labels, index = described(3, 257)
-    confidence[index[:40:2]] = torch.arange(20).double() / bins % 1.0  # on edges, and 0
-    confidence[index[1:9:2]] = 1.0
-    edges, pixels = edges_for(confidence, index, bins), (confidence, predicted, labels, *[confidence] * 3)
-    found = [table[0] for table in engine.measure([index], pixels, *edges, 3)[:3]]
-    values, winners = confidence[index].numpy(), predicted[index].numpy()
-    for g in range(2):
-        cells = references.fill(values, winners == labels[index].numpy(), winners, edges[g].numpy())
-        for c, j in np.ndindex(3, bins):
-            members = cells.get((c, j), [])
-            expected = (len(members), sum(hit for _, hit in members), sum(value for value, _ in members))
-            assert [t[g, c, j].item() for t in found] == pytest.approx(expected, rel=1e-13)
 
 
 def test_a_long_sum_of_equal_confidences_stays_exact() -> None:

@@ -19,7 +19,7 @@ PAIRS = [name for name in NAMES if name not in WITHOUT_CPU]
 
 ROWS = [
     Scene((pixels,), dtype, classes)
-    for pixels in (1, 255, 256, 257, 5000)
+    for pixels in (1, 255, 256, 257, 1000)
     for classes, dtype in enumerate(4 * (torch.float16, torch.bfloat16, torch.float32, torch.float64), start=1)
     if classes < 9 or classes == 13
 ]
