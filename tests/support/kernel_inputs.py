@@ -174,13 +174,6 @@ def of_standardising(scene: Scene) -> list[Call]:
     ]
 
 
-def of_predicted_pixels(scene: Scene) -> list[Call]:
-    if scene.classes == 1:
-        return []
-    weights = torch.arange(1, scene.classes + 1).double()
-    return [call(*scene.flat, weights, ordered=ordered) for ordered in (True, False)]
-
-
 def of_expert(scene: Scene) -> list[Call]:
     if scene.classes == 1:  # has no rivals
         return []
@@ -227,7 +220,10 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         SINGLE,
     ),
-    "class_conditional.pixels_by_prediction": (of_predicted_pixels, {"rtol": 0.0, "atol": 0.0}),
+    "class_conditional.ranked_features": (
+        lambda s: call(s.flat[0].double(), s.flat[1].clamp(min=0)),
+        {"rtol": 0.0, "atol": 0.0},
+    ),
     "class_conditional.expert_loss": (of_expert, {"rtol": 1e-9, "atol": 1e-9}),
     "context.context_features": (lambda s: call(s.moderate), SINGLE),
     "context.context_temperature": (of_context, SINGLE),
