@@ -177,11 +177,19 @@ def test_an_error_of_any_task_is_raised(set_threads: Threads, error: type[BaseEx
     assert run_all([lambda: 1, lambda: 2]) == [1, 2], "the next tasks run as before"
 
 
-def test_no_task_begins_after_an_error(set_threads: Threads) -> None:
+@pytest.mark.parametrize("in_main", [True, False])
+def test_no_task_begins_after_an_error(set_threads: Threads, in_main: bool) -> None:
+    started, done = threading.Barrier(2, timeout=60), list[int]()
+
+    def fail_in_one_thread() -> None:
+        started.wait()
+        if (threading.current_thread() is threading.main_thread()) == in_main:
+            raise ZeroDivisionError
+        time.sleep(0.2)
+
     set_threads(2)
-    done: list[int] = []
     with pytest.raises(ZeroDivisionError):
-        run_all([lambda: 1 // 0, lambda: time.sleep(0.2), *[partial(done.append, k) for k in range(50)]])
+        run_all([fail_in_one_thread, fail_in_one_thread, *[partial(done.append, k) for k in range(50)]])
     assert len(done) < 50
 
 

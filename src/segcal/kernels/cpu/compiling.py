@@ -188,15 +188,17 @@ def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
     waiting = iter(range(len(tasks)))  # its `next` is atomic, so that no task is taken twice
 
     def take() -> None:
-        for k in waiting:
-            results[k] = tasks[k]()
+        try:
+            for k in waiting:
+                results[k] = tasks[k]()
+        finally:  # after an error none are left for the other threads
+            for _ in waiting:
+                pass
 
     helpers = [_pool(os.getpid(), threads - 1).submit(take) for _ in range(threads - 1)]
     try:
         take()
     finally:
-        for _ in waiting:
-            pass
         failures = [helper.exception() for helper in helpers if not helper.cancel()]
     for failure in failures:
         if failure is not None:
