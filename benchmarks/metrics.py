@@ -16,8 +16,8 @@ from benchmarks.timing import console, milliseconds, scene, table
 from segcal import CalibrationSuite
 from segcal.evidence import Evidence, describe, read
 from segcal.functional.checks import IGNORED, check_labels, check_logits
+from segcal.functional.counting import positions, positions_in_box
 from segcal.functional.geometry import boundary, foreground
-from segcal.functional.masks import positions, positions_in_box
 from segcal.regions import local_patches
 
 CLASSES = 11

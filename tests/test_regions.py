@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segcal.functional.counting import positions_in_box
 from segcal.functional.geometry import boundary, foreground, labelled
-from segcal.functional.masks import positions_in_box
 from segcal.regions import (
     REGIONS,
     LabelledCase,

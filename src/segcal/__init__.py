@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from segcal.evidence.suite import CalibrationSuite
     from segcal.integrations.calibrate import CalibratedModel, calibrate
     from segcal.integrations.predict import predict_cases
-    from segcal.kernels.deferred_checks import deferred_checks
+    from segcal.kernels.dispatch import deferred_checks
     from segcal.oracle import oracle_temperature
     from segcal.report.figures.reliability import reliability_diagram
     from segcal.text import CalibrationWarning
@@ -73,7 +73,7 @@ _HOMES = {
     "calibrate": "integrations.calibrate",
     "compare": "evaluation.compare",
     "create": "calibrators",
-    "deferred_checks": "kernels.deferred_checks",
+    "deferred_checks": "kernels.dispatch",
     "ece": "evidence.one_line",
     "evaluate": "evaluation.run",
     "load": "calibrators",

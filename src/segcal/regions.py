@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from segcal.functional.checks import IGNORED
+from segcal.functional.counting import positions, positions_in_box
 from segcal.functional.geometry import boundary, foreground
-from segcal.functional.masks import positions, positions_in_box
 from segcal.types import Case, InputError, Labels, Mask
 
 Box = tuple[slice, ...]

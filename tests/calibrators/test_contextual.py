@@ -16,7 +16,7 @@ from segcal.calibrators.shared.survey import summed_nll
 from segcal.cases import CaseStream
 from segcal.data.sample.scenes import simulate
 from segcal.functional.context import FEATURES, context_features
-from segcal.functional.floor import NO_FLOOR, Floor
+from segcal.functional.division import NO_FLOOR, Floor
 from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, loss_sums, newton, read_loss
 from segcal.functional.ridge import FoldPath, Strengths, jackknife_intervals, ridge_path
 from segcal.kernels.dispatch import plain_only

@@ -20,7 +20,7 @@ from segcal.functional.class_conditional import (
     penalty_curvature,
     penalty_of,
 )
-from segcal.functional.nonnegative import least_quadratic
+from segcal.functional.minimise import least_quadratic
 from segcal.kernels.dispatch import plain_only
 from segcal.types import Case, InputError
 

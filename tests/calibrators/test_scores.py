@@ -15,8 +15,7 @@ from sklearn.isotonic import IsotonicRegression as Peer
 import segcal
 from segcal.calibrators import BetaCalibration, HistogramBinning, IsotonicRegression
 from segcal.calibrators.scores import equal_mass, error_bound, fit_beta, increasing_map
-from segcal.functional.score_maps import apply_map
-from segcal.functional.scores import cell_of, count_scores, empty_scores, largest_of_cells, mean_distances
+from segcal.functional.scores import apply_map, cell_of, count_scores, empty_scores, largest_of_cells, mean_distances
 from segcal.types import Case
 from support.flat import scores_of
 from support.scenes import flat_case

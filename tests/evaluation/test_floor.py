@@ -14,7 +14,7 @@ from segcal import evaluate
 from segcal.data.sample.scenes import simulate
 from segcal.evaluation.measure import LEAST_SHARE
 from segcal.evaluation.results import Results
-from segcal.functional.random_labels import draw_labels, generator_of
+from segcal.functional.draws import draw_labels, generator_of
 from segcal.types import Case
 from support import references
 from support.slow_evaluation import (

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from segcal.calibrators.shared.survey import Sampler
 from segcal.functional.affine import affine_curvature, affine_map, affine_sums
-from segcal.functional.lbfgs import Block, Preconditioner, minimise
-from segcal.functional.pixel_sample import Sample
+from segcal.functional.draws import Sample
+from segcal.functional.minimise import Block, Preconditioner, minimise
 from segcal.kernels.cpu import affine as affine_kernels
 from support.engines import CPU
 from support.kernel_inputs import Scene

@@ -115,10 +115,6 @@ def test_labels_must_be_integers(dtype: torch.dtype) -> None:
         check_labels(torch.zeros(2, dtype=dtype), 3, of="x")
 
 
-def test_no_labels_are_fine() -> None:
-    assert check_labels(torch.empty(0, 4, dtype=torch.uint8), 3).shape == (0, 4)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
 def test_a_logit_that_is_not_finite_is_named_with_its_place(dtype: torch.dtype, value: float) -> None:
@@ -144,24 +140,9 @@ def test_an_impossible_class_gets_the_least_probability(dtype: torch.dtype) -> N
         check_logits(torch.tensor([[0.0, -torch.inf]] * 3, dtype=dtype), 3, class_axis=0, start=10, of="x")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [1e4, -1e4, 6e4])
-def test_an_impossible_class_stays_below_huge_logits(dtype: torch.dtype, size: float) -> None:
-    """Where 87.3 is less than one unit in the last place."""
-    logits = torch.tensor([[-torch.inf], [size], [-torch.inf]], dtype=dtype) * (1 if dtype == torch.float16 else 1e20)
-    found = check_logits(logits, 3, class_axis=0)
-    assert found.isfinite().all()
-    assert found.argmax(0).tolist() == [1]
-
-
 def test_opposite_infinities_do_not_hide_each_other() -> None:
     with pytest.raises(InputError, match=re.escape("got inf at (0, 0)")):
         check_logits(torch.tensor([[torch.inf, -torch.inf]]), 2, class_axis=1)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_the_largest_logits_are_finite(dtype: torch.dtype) -> None:
-    check_logits(torch.full((1, 3, 1000), torch.finfo(dtype).max, dtype=dtype), 3, class_axis=1)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((1, 4, 5), 1), ((4, 5), 0), ((3,), 1), ((1, 3, 4), 2), ((), 0)], ids=str)
@@ -323,13 +304,6 @@ def test_soft_labels_are_shares() -> None:
             check_shares(wrong, 2)
     with pytest.raises(InputError, match=re.escape("got (1.2)")):
         check_shares(torch.tensor([[0.5, 1.2]], dtype=torch.float64), 1)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_impossible_class_lies_four_units_below_a_huge_logit(dtype: torch.dtype) -> None:
-    top = 2.0**60
-    found = check_logits(torch.tensor([[top, -torch.inf]], dtype=dtype), 2, class_axis=1)
-    assert found[0, 1].item() == top - 4 * torch.finfo(dtype).eps * top
 
 
 def test_a_single_score_above_one_shows_that_they_are_no_probabilities() -> None:

@@ -83,7 +83,7 @@ def test_the_guarantee_holds_over_many_data_sets(rng: np.random.Generator, alpha
     """The mean loss on a new image stays below alpha, and near it, since the bound is nearly tight."""
     grid = np.linspace(0, 1, 200)
     found, plain = [], []
-    for _ in range(3000):
+    for _ in range(1500):
         level = rng.beta(2, 2, size=(images + 1, 1))  # how hard each image is
         losses = np.clip(grid - level, 0, None) / (1 - level)
         chosen = max(0, controlled_index(losses[:-1], alpha))
@@ -99,7 +99,7 @@ def test_the_guarantee_holds_over_many_data_sets(rng: np.random.Generator, alpha
 def test_intervals_cover_new_groups(rng: np.random.Generator) -> None:
     """Images of a group are alike; only the rule that knows the groups covers images of a new one."""
     inside = []
-    for _ in range(2000):
+    for _ in range(1000):
         spread = rng.lognormal(0, 1, size=(12, 1))
         scores = np.abs(spread * rng.normal(size=(12, 5)))
         radius = conformal_radius(scores[:-1].ravel(), np.repeat(np.arange(11), 5), 0.2)

@@ -16,7 +16,6 @@ from segcal.functional.probability import (
     entropy,
     keep_labels,
     keep_sides,
-    log_odds,
     log_probabilities,
     logits_from_probabilities,
     logits_from_scores,
@@ -128,11 +127,6 @@ def test_the_winner_stays_the_winner(
         assert torch.equal(kept.argmax(1), winner)
         moved = kept != values
         assert torch.equal(kept[moved], next_below(values)[moved])
-
-
-def test_without_a_rival_nothing_moves(rng: np.random.Generator) -> None:
-    logits = scores(rng, 1, 5, 100)
-    assert torch.equal(keep_labels(logits / 3, logits), logits / 3)
 
 
 def test_rivals_of_a_tie_by_hand() -> None:
@@ -247,20 +241,10 @@ def test_scores_keep_their_argmax(dtype: torch.dtype, data: st.DataObject) -> No
     assert torch.equal(found.argmax(1), stacked.argmax(1))
 
 
-def test_neighbouring_scores_would_otherwise_tie() -> None:
-    scores = torch.tensor([[1000.0, np.nextafter(np.float32(1000), np.float32(2000)).item()]])
-    assert scores.log()[0, 0] == scores.log()[0, 1]
-    assert logits_from_scores(scores).argmax(1).item() == 1
-
-
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
 def test_scores_must_be_finite_and_nonnegative(value: float) -> None:
     with pytest.raises(InputError, match="scores must be finite and at least 0"):
         logits_from_scores(torch.tensor([[0.5, value]]))
-
-
-def test_the_log_odds_are_the_difference_of_both_logits() -> None:
-    assert log_odds(torch.tensor([[1.0, 3.0], [-2.0, -5.0]])).tolist() == [[2.0], [-3.0]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

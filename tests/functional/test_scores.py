@@ -13,19 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional.score_maps import (
+from segcal.functional.scores import (
     PiecewiseMap,
+    ScoreHistogram,
     apply_map,
     beta_log_probabilities,
-    joined_maps,
-    mapped_log_probabilities,
-)
-from segcal.functional.scores import (
-    ScoreHistogram,
     cell_of,
     count_scores,
     empty_scores,
+    joined_maps,
     largest_of_cells,
+    mapped_log_probabilities,
     mean_distances,
 )
 from segcal.kernels.constants import CELLS
@@ -85,17 +83,6 @@ def test_counting_is_what_the_loop_gives(edges: Tensor | None, dtype: torch.dtyp
     assert totals.tolist() == pytest.approx([int(valid.sum()), int(right), float(nll)])
 
 
-def test_parts_add_up() -> None:
-    logits, labels = image(pixels=9000)
-    whole, parts = empty_scores(CLASSES), empty_scores(CLASSES)
-    count_scores(logits, labels, whole)
-    for start in range(0, 9000, 2500):
-        count_scores(logits[:, start : start + 2500], labels[start : start + 2500], parts)
-    assert torch.equal(parts.total, whole.total)
-    assert torch.equal(parts.hits, whole.hits)
-    torch.testing.assert_close(parts.distance, whole.distance, rtol=1e-14, atol=0)
-
-
 def test_volumes_are_counted_like_the_same_pixels_in_a_row() -> None:
     logits, labels = image(pixels=60)
     flat, volume = empty_scores(CLASSES), empty_scores(CLASSES)
@@ -119,18 +106,6 @@ def test_cells_are_narrow_and_in_order() -> None:
     assert (np.diff(ends) >= 0).all()
     inner = ends[(ends > 2.0**-52) & (ends < 1 - 2.0**-40)]
     assert (np.diff(inner) <= 2.0**-9 * np.minimum(inner[1:], 1 - inner[:-1]) * (1 + 1e-9)).all()
-
-
-def test_means_of_cells_do_not_cancel() -> None:
-    logits = torch.tensor([[0.0], [-30.0]], dtype=torch.float64)
-    table = empty_scores(2)
-    count_scores(logits, torch.tensor([0]), table)
-    score, rest = mean_distances(table)
-    tail = np.exp(-30.0) / (1 + np.exp(-30.0))
-    high, low = (int(row.nonzero()[0]) for row in table.total)
-    assert float(score[1, low]) == pytest.approx(tail, rel=1e-12)
-    assert float(rest[0, high]) == pytest.approx(tail, rel=1e-2)  # the score itself is rounded at 1e-16
-    assert torch.isnan(score[0, low])
 
 
 def random_map(seed: int, groups: int, breaks: int) -> PiecewiseMap:

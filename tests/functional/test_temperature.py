@@ -19,7 +19,7 @@ from segcal.functional.temperature import (
     confidence_excess,
     confidence_state,
     likelihood,
-    nll_and_entropy,
+    likelihood_slopes,
     optimal_inverse_temperature,
     optimal_inverse_temperatures,
     pixel_inverse_temperature,
@@ -56,28 +56,6 @@ def draw(classes: int, shape: Sequence[int], *, seed: int = 0, temperature: floa
         y[rng.random(shape) < 0.1] = -1
         images.append((torch.from_numpy(z), torch.from_numpy(y)))
     return images
-
-
-LEVELS = {"dataset": slice(0, 3), "image": slice(1, 2)}
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("classes", [2, 5, 13])
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-@pytest.mark.parametrize("shape", [(40,), (6, 7), (3, 4, 5)], ids=str)
-def test_the_root_has_least_nll_and_equals_entropy(
-    level: str, classes: int, temperature: float, shape: tuple[int, ...]
-) -> None:
-    images = draw(classes, shape, temperature=temperature)[LEVELS[level]]
-    root = optimum(images)
-    alpha = root.inverse_temperature
-    assert root.converged
-    z, y = laid_flat(images)
-    assert alpha == pytest.approx(references.optimal_inverse_temperature(z, y), rel=1e-6)
-    probs, kept = references.softmax(alpha * z), y >= 0
-    assert (probs * z).sum(0)[kept].sum() == pytest.approx(z[y, np.arange(len(y))][kept].sum(), rel=1e-9, abs=1e-9)
-    nll, entropy = (total(z, y, alpha) / kept.sum() for total in (references.total_nll, references.total_entropy))
-    assert nll == pytest.approx(entropy, abs=1e-6)
 
 
 # one pixel of three classes for each case of Theorem 1, the label's logit being below the mean, the largest, between
@@ -142,22 +120,6 @@ def test_likelihoods_add_and_the_order_does_not_matter(seed: int) -> None:
     )
 
 
-def test_ignored_pixels_count_for_nothing() -> None:
-    z, y = draw(4, (50,))[0]
-    kept = y >= 0
-    assert 0 < kept.sum() < 50
-    np.testing.assert_allclose(likelihood(z, y, 1.3), likelihood(z[:, kept], y[kept], 1.3), rtol=1e-13)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_precision_gives_the_answer_of_its_own_values(dtype: torch.dtype) -> None:
-    images = [(z.to(dtype), y) for z, y in draw(5, (80,))]
-    z, y = laid_flat(images)
-    assert optimum(images).inverse_temperature == pytest.approx(references.optimal_inverse_temperature(z, y), rel=1e-6)
-    wide = pixel_inverse_temperature(images[0][0].double(), images[0][1])
-    assert torch.equal(pixel_inverse_temperature(*images[0]).nan_to_num(-1), wide.nan_to_num(-1))
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_logits_of_ten_thousand(dtype: torch.dtype) -> None:
     z = torch.tensor([[1e4, 1e4, 1e4], [-1e4, 6e3, -1e4], [0, 0, 0]], dtype=dtype)
@@ -192,12 +154,6 @@ def test_roots_of_cubes_are_found(roots: list[float]) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=0)
 
 
-def test_a_function_without_a_root_is_said_not_to_have_converged() -> None:
-    _, steps, converged = root_of_increasing(lambda x: (-1 / x, 1 / x**2), torch.ones(1).double())
-    assert not converged
-    assert steps == 200
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # the state of confidence
 
@@ -215,23 +171,6 @@ def test_a_function_without_a_root_is_said_not_to_have_converged() -> None:
 )
 def test_the_definitions_of_confidence(nll: float, entropy: float, tolerance: float, expected: str) -> None:
     assert confidence_state(nll, entropy, tolerance=tolerance) == expected
-
-
-@pytest.mark.parametrize(("temperature", "state"), [(3.0, "overconfident"), (0.3, "underconfident")])
-def test_overconfident_means_a_temperature_above_one(temperature: float, state: str) -> None:
-    images = draw(5, (200,), temperature=temperature)
-    at_one, root = summed(images, 1.0), optimum(images)
-    z, y = laid_flat(images)
-    nll, entropy = at_one.nll / at_one.pixels, (at_one.nll - at_one.slope) / at_one.pixels
-    assert nll * at_one.pixels == pytest.approx(references.total_nll(z, y, 1.0), rel=1e-12)
-    assert entropy * at_one.pixels == pytest.approx(references.total_entropy(z, y, 1.0), rel=1e-12)
-    assert confidence_state(nll, entropy) == state
-    assert (1 / root.inverse_temperature > 1) == (state == "overconfident")
-    nll, entropy = (
-        sum(float(values.nansum()) for values in parts) / at_one.pixels
-        for parts in zip(*(nll_and_entropy(root.inverse_temperature * z, y) for z, y in images), strict=True)
-    )
-    assert confidence_state(nll, entropy) == "balanced"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -313,3 +252,31 @@ def test_steps_that_leave_the_bounds_are_replaced(root: float, visited: list[flo
     assert seen[: len(visited)] == pytest.approx(visited)
     assert converged
     assert found.item() == pytest.approx(root, rel=1e-9)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# slopes at many temperatures
+
+
+@pytest.mark.parametrize(("classes", "count"), [(1, 3), (4, 200), (57, 70)])
+def test_slopes_are_derivatives_of_the_log_likelihood(
+    classes: int, count: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of log p(label) in 1/T, for few pixels at a time and for many, and 0 for ignored pixels."""
+    logits = torch.from_numpy(rng.normal(scale=3.0, size=(classes, count)))
+    labels = torch.from_numpy(rng.integers(-1, classes, count))
+    monkeypatch.setattr("segcal.functional.temperature._CHUNK", 100)
+    for kind in (torch.float16, torch.float32, torch.float64):
+        given = logits.to(kind)
+        for k, slope in enumerate(likelihood_slopes(given, labels, 0.125, 6)):
+            inverse = torch.full((count,), 1 / (0.125 * 2 ** (k / 2)), dtype=torch.float64, requires_grad=True)
+            own = torch.log_softmax(given.double() * inverse, dim=0).gather(0, labels.clamp(min=0)[None])[0]
+            (expected,) = torch.autograd.grad(own.sum(), inverse)
+            expected = expected * (labels >= 0)
+            torch.testing.assert_close(slope, expected.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_correct_pixel_never_has_a_negative_slope(rng: np.random.Generator) -> None:
+    """Not even by rounding, or windows without errors would have an optimum."""
+    logits = torch.from_numpy(rng.normal(scale=20.0, size=(5, 400)).astype(np.float32))
+    assert (likelihood_slopes(logits, logits.argmax(dim=0), 0.125, 6) >= 0).all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -81,18 +80,3 @@ def test_one_pixel_mixed_by_hand() -> None:
     gate = nodes[:, :7].clone()
     gate[0, 6] = math.log(3)
     assert float(mixed(gate, None, 0.0, None)) == pytest.approx(0.75 * 1.5 + 0.25 * 4.5)
-
-
-@pytest.mark.parametrize("nodes", [1, 7, 8])
-@pytest.mark.parametrize(("channels", "size"), [(3, (9, 12)), (2, (2, 300)), (3, (5, 6, 7)), (17, (2, 3, 9))])
-def test_weight_gradients_are_those_of_the_convolution(nodes: int, channels: int, size: tuple[int, ...]) -> None:
-    """For short lines and long ones, few channels and many."""
-    generator = torch.Generator().manual_seed(0)
-    padded = torch.randn(2, channels, *(length + 8 for length in size), generator=generator)
-    gradient = torch.randn(2, nodes, *size, generator=generator)
-    weight = torch.zeros(nodes, channels, *[5] * len(size), requires_grad=True)
-    convolution = {2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}[len(size)]
-    torch.autograd.backward((convolution(padded, weight, dilation=2) * gradient).sum())
-    close = partial(torch.testing.assert_close, expected=weight.grad, rtol=1e-4, atol=1e-4)
-    close(weight_gradient(padded, gradient))
-    close(OPERATIONS["tree_training.weight_gradient"].plain(padded, gradient))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -11,10 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segcal.functional.counting import measure, percentile_edges
+from segcal.functional.counting import percentile_edges
 from segcal.functional.pixels import all_finite
 from segcal.kernels.cpu import compiling, counting
-from segcal.kernels.dispatch import plain_only
 from support import references
 from support.engines import CPU, PLAIN
 from support.kernel_inputs import Scene
@@ -27,14 +24,6 @@ EXACT = {"rtol": 1e-13, "atol": 1e-14}
 def scene(classes: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """A row of logits and labels."""
     return Scene((n,), dtype, classes).flat
-
-
-def described(classes: int, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Confidence, predicted class, labels and the positions of the labelled pixels, in another order."""
-    logits, labels = scene(classes, n)
-    confidence, predicted, *_ = CPU.pixel_statistics(logits, labels)
-    index = (labels >= 0).nonzero().squeeze(1)
-    return confidence, predicted, labels, index.flip(0).contiguous()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -159,28 +148,6 @@ def test_no_pixels_have_no_edges(engine: object) -> None:
 # per region
 
 
-def edges_for(confidence: Tensor, index: Tensor, bins: int) -> Tensor:
-    fixed = torch.arange(bins + 1, dtype=torch.float64) / bins
-    return torch.stack([fixed, percentile_edges(confidence, index, bins).nan_to_num(0.5)])
-
-
-@ENGINES
-@pytest.mark.parametrize("bins", [1, 2, 10, 13])
-def test_histograms_agree_with_loops(engine: object, bins: int) -> None:
-    confidence, predicted, labels, index = described(3, 257)
-    confidence[index[:40:2]] = torch.arange(20).double() / bins % 1.0  # on edges, and 0
-    confidence[index[1:9:2]] = 1.0
-    edges, pixels = edges_for(confidence, index, bins), (confidence, predicted, labels, *[confidence] * 3)
-    found = [table[0] for table in engine.measure([index], pixels, *edges, 3)[:3]]
-    values, winners = confidence[index].numpy(), predicted[index].numpy()
-    for g in range(2):
-        cells = references.fill(values, winners == labels[index].numpy(), winners, edges[g].numpy())
-        for c, j in np.ndindex(3, bins):
-            members = cells.get((c, j), [])
-            expected = (len(members), sum(hit for _, hit in members), sum(value for value, _ in members))
-            assert [t[g, c, j].item() for t in found] == pytest.approx(expected, rel=1e-13)
-
-
 def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
     """Each addition of the same number to a growing sum rounds the same way; partial sums keep that small."""
     n, value = 4_000_000, 0.7310585786300049
@@ -192,24 +159,6 @@ def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
     assert {*count.flatten().tolist(), *hit.flatten().tolist(), support.item()} == {n}
     for found in (*total.flatten(), *sums.flatten()):
         assert found.item() == pytest.approx(n * value, rel=1e-12)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("known", [False, True])
-def test_measuring_many_regions_at_once_agrees(threads: int, known: bool, set_threads: Callable[[int], None]) -> None:
-    logits, labels = scene(4, 5000)
-    pixels = (*CPU.pixel_statistics(logits, labels)[:2], labels, *CPU.pixel_statistics(logits, labels)[2:])
-    valid = (labels >= 0).nonzero().squeeze(1)
-    regions = [valid, valid[:0], valid[::7], valid[10:11], valid[2000:]]
-    edges = torch.arange(11, dtype=torch.float64) / 10
-    adaptive = percentile_edges(pixels[0], valid, 10) if known else None
-    set_threads(threads)
-    fast = measure(regions, pixels, edges, adaptive, 4)
-    with plain_only():
-        plain = measure(regions, pixels, edges, adaptive, 4)
-    for a, b in zip(fast, plain, strict=True):
-        assert a.dtype == b.dtype
-        torch.testing.assert_close(a, b, **EXACT)
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), -float("inf")])
@@ -252,10 +201,3 @@ def test_likelihood_agrees_with_differences(rng: np.random.Generator, engine: ob
     kept = [(z[:, n], label) for n, label in enumerate(y) if label >= 0]
     assert at_zero == pytest.approx(sum(v.mean() - v[label] for v, label in kept), rel=1e-12)
     assert at_infinity == pytest.approx(sum(v.max() - v[label] for v, label in kept), rel=1e-12)
-
-
-def test_logits_that_are_no_block_of_memory(rng: np.random.Generator) -> None:
-    logits, labels = scene(3, 600)
-    strided = logits.T.contiguous().T
-    for a, b in zip(CPU.pixel_statistics(strided, labels), CPU.pixel_statistics(logits, labels), strict=True):
-        assert torch.equal(a, b)

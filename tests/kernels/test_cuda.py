@@ -10,9 +10,7 @@ from torch import Tensor
 
 from experiments.camvid.fc_densenet import FCDenseNet
 from segcal import CalibratedModel, CalibrationSuite, create, oracle_temperature
-from segcal.evidence import describe
 from segcal.functional import geometry, temperature
-from segcal.functional.pixels import likelihood_sums, pixel_statistics
 from segcal.training.loop import train
 from segcal.training.recording import Recorder
 from segcal.training.settings import Training
@@ -44,14 +42,6 @@ def test_the_suite_gives_the_same_numbers(form: str, size: tuple[int, ...]) -> N
         for name in here:
             assert there[name].device.type == "cuda"
             assert torch.allclose(here[name], there[name].cpu(), rtol=0, atol=1e-12, equal_nan=True), (read, name)
-
-
-def test_engines_agree_between_devices() -> None:
-    logits, labels = image()
-    z, y = logits[0].reshape(7, -1), labels[0].reshape(-1).masked_fill(labels[0].reshape(-1) == 7, -1)
-    for here, there in zip(pixel_statistics(z, y), pixel_statistics(z.cuda(), y.cuda()), strict=True):
-        assert torch.allclose(here.double(), there.cpu().double(), rtol=0, atol=1e-12)
-    assert torch.allclose(likelihood_sums(z, y, 0.7), likelihood_sums(z.cuda(), y.cuda(), 0.7).cpu(), rtol=1e-12)
 
 
 def test_boundaries_and_temperatures_agree() -> None:
@@ -137,13 +127,6 @@ def test_calibrators_refuse_nan_and_accept_impossible_classes(method: str) -> No
             with pytest.raises(InputError, match=r"at \(2, 3, 11, 12\)"):
                 getattr(there, name)(spoilt.cuda())
         torch.testing.assert_close(getattr(there, name)(logits.cuda()).cpu(), found)
-
-
-def test_describe_ties_like_the_cpu() -> None:
-    equal = torch.zeros(10, 33)
-    pixels = describe(equal.cuda(), torch.zeros(33, dtype=torch.int64, device="cuda"))
-    assert bool((pixels.confidence == 0.1).all())
-    assert bool((pixels.predicted == 0).all())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's compiler uses what PyTorch deprecates

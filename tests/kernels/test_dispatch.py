@@ -1,8 +1,10 @@
-"""One function decides which engine runs: kernels for data on a known device, plain PyTorch for everything else."""
+"""One module decides which engine runs, when logits on a GPU are refused, and that labels have denormal numbers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import segcal
+from segcal import InputError, create
+from segcal.calibrators import Calibrator, TemperatureScaling
 from segcal.calibrators.shared.tree import TemperatureTree
+from segcal.data.sample.scenes import simulate
 from segcal.functional.division import scaled_probabilities
 from segcal.functional.pixels import likelihood_sums
 from segcal.kernels import dispatch
@@ -88,13 +93,6 @@ def test_a_compiled_or_traced_graph_holds_operations_and_not_their_result() -> N
     torch.testing.assert_close(exported(other, heat), scaled_probabilities(other, heat))
 
 
-def test_the_plain_form_gives_gradients() -> None:
-    logits = torch.randn(3, 9, dtype=torch.float64).requires_grad_()
-    likelihood_sums(logits, torch.zeros(9, dtype=torch.int64), 1.0)[1].backward()
-    assert logits.grad is not None
-    assert logits.grad.abs().sum() > 0
-
-
 @pytest.mark.parametrize("available", [True, False])
 @pytest.mark.parametrize("engine", ["cpu", "triton"])
 def test_a_tree_is_trained_in_plain_pytorch_on_every_device(
@@ -167,3 +165,116 @@ def test_nothing_else_asks_where_a_tensor_is() -> None:
     ]
     assert found == []
     assert DECISIONS.search((ROOT / "kernels" / "dispatch.py").read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# blocks that refuse logits at their end: with a stub in place of a GPU, on a CPU, and on a GPU
+
+
+LOGITS = torch.randn(2, 3, 6, 7, generator=torch.Generator().manual_seed(1))
+NAN = LOGITS.clone()
+NAN[1, 2, 3, 4] = torch.nan
+
+
+def fitted(method: str) -> Calibrator:
+    calibrator = segcal.create(method, num_classes=3)
+    labels = torch.arange(42).reshape(6, 7) % 3
+    return calibrator.fit([segcal.Case("a", LOGITS[0].numpy(), labels.numpy())])
+
+
+def test_on_a_cpu_a_call_raises_at_once() -> None:
+    calibrator = fitted("ts")
+    with segcal.deferred_checks(), pytest.raises(InputError, match=r"nan at \(1, 2, 3, 4\)"):
+        calibrator.predict_proba(NAN)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_the_end_raises_if_a_kernel_has_noted_something(noted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.kernels.dispatch._deferred_finite_checks", lambda: nullcontext([noted]))
+    refusal = pytest.raises(InputError, match="in a call of this block") if noted else nullcontext()
+    with refusal, segcal.deferred_checks():
+        pass
+
+
+def test_an_error_inside_is_not_hidden_by_one_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segcal.kernels.dispatch._deferred_finite_checks", lambda: nullcontext([True]))
+    with pytest.raises(KeyError), segcal.deferred_checks():
+        raise KeyError("x")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("method", ["ts", "cts", "lts", "vector"])
+def test_on_a_gpu_results_are_the_same_and_the_block_refuses(method: str) -> None:
+    calibrator = fitted(method).cuda()
+    wanted = calibrator.predict_proba(LOGITS.cuda())
+    with segcal.deferred_checks():
+        found = [calibrator.predict_proba(LOGITS.cuda()) for _ in range(3)]
+    assert all(torch.equal(each, wanted) for each in found)
+    with pytest.raises(InputError, match="finite"), segcal.deferred_checks():
+        _ = [calibrator.predict_proba(each.cuda()) for each in (NAN, LOGITS)]
+    assert torch.equal(calibrator.predict_proba(LOGITS.cuda()), wanted)
+    with pytest.raises(InputError, match=r"nan at \(1, 2, 3, 4\)"):
+        calibrator.predict_proba(NAN.cuda())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# labels with and without `torch.set_flush_denormal(True)`, for logits near the smallest number
+
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def _numbers_are_not_flushed() -> Iterator[None]:
+    yield
+    torch.set_flush_denormal(False)
+
+
+def scaled_by(temperature: float) -> TemperatureScaling:
+    ts = TemperatureScaling(4)
+    ts.inverse_temperature.fill_(1 / temperature)
+    ts.fitted.fill_(True)
+    return ts
+
+
+def labels_of(scores: Tensor) -> Tensor:
+    return scores.max(dim=1).indices
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("temperature", [0.05, 1.7, 100.0])
+@pytest.mark.parametrize("scale", [1000.0, 10.0, 1.0, 0.1])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_labels_are_kept_when_denormal_numbers_are_flushed(
+    dtype: torch.dtype, scale: float, temperature: float, threads: int, set_threads: Callable[[int], None]
+) -> None:
+    set_threads(threads)
+    ts, generator = scaled_by(temperature), torch.Generator().manual_seed(0)
+    logits = (torch.randn(1, 4, 64, 80, generator=generator).double() * scale * torch.finfo(dtype).tiny).to(dtype)
+    exact = labels_of(logits)
+    for gradients in (False, True):  # kernels, plain PyTorch
+        assert torch.set_flush_denormal(True)
+        with torch.set_grad_enabled(gradients):
+            given = logits.clone().requires_grad_(gradients)
+            found = [ts(given).detach(), ts.predict_proba(given).detach()]
+        assert 5e-324 * 1.0 == 0, "the setting of the caller is as before"
+        flushed = [labels_of(scores) for scores in found]
+        torch.set_flush_denormal(False)
+        for scores, seen in zip(found, flushed, strict=True):
+            assert torch.equal(labels_of(scores), exact)
+            if dtype != torch.float16:  # and to a reader that flushes them, too
+                normal = (logits.abs() >= torch.finfo(dtype).tiny).all(dim=1)
+                assert torch.equal(seen[normal], exact[normal])
+
+
+@pytest.mark.parametrize("method", ["cts", "bts", "isotonic", "cmsap", "ets"])
+def test_other_methods_keep_labels_of_tiny_logits(method: str) -> None:
+    calibrator = create(method, 3).fit([simulate(1, size=(24, 24), num_classes=3)[0].case])
+    logits = torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(1)) * 1e-38
+    exact = labels_of(logits)
+    torch.set_flush_denormal(True)
+    with torch.no_grad():
+        found = [calibrator(logits), calibrator.predict_proba(logits)]
+    torch.set_flush_denormal(False)
+    assert [torch.equal(labels_of(scores), exact) for scores in found] == [True, True]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,6 @@ from torch import Tensor
 from segcal.calibrators.shared.tree import TemperatureTree
 from segcal.functional import division
 from segcal.functional.division import NotFiniteError
-from segcal.functional.pixels import moved_labels
 from segcal.functional.probability import keep_labels
 from segcal.kernels.dispatch import DECLINED
 from support.engines import CPU
@@ -82,25 +79,6 @@ def test_logits_that_its_sums_cannot_hold_are_left_to_plain_convolutions() -> No
     assert tree(logits).isfinite().all()
 
 
-def test_gradients_are_there_when_they_are_asked_for() -> None:
-    tree, (logits, image) = tree_of(3, 2, 1).requires_grad_(True), inputs(3, 1, (9, 9))
-    tree(logits, image).sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in tree.parameters())
-
-
-@pytest.mark.parametrize("classes", [2, 5])
-def test_labels_that_are_moved_are_counted(classes: int, set_threads: Callable[[int], None]) -> None:
-    """No positive temperature moves one; a negative one reverses the order, and so every label except of ties."""
-    logits = torch.from_numpy(np.random.default_rng(3).normal(size=(2, classes, 3, 3001))).float()
-    logits[1, :, 2, 700:900] = 4.0
-    for threads in (1, 2):
-        set_threads(threads)
-        for heat, moved in ((0.05, 0), (1.0, 0), (70.0, 0), (-1.0, 2 * 3 * 3001 - 200)):
-            temperature = torch.full((2, 1, 3, 3001), heat)
-            probs = CPU.scaled_probabilities(logits, temperature)
-            assert moved == sum(map(moved_labels, probs.flatten(2), logits.flatten(2)))
-
-
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("name", ["scaled_probabilities", "scaled_logits"])
 def test_division_refuses_logits_that_are_not_finite(name: str, value: float) -> None:
@@ -114,21 +92,6 @@ def test_division_refuses_logits_that_are_not_finite(name: str, value: float) ->
                 assert getattr(CPU, name)(spoilt, heat) is DECLINED
             with pytest.raises(NotFiniteError, match="logits must be finite"):
                 getattr(division, name)(spoilt, heat.to(dtype))
-
-
-@pytest.mark.parametrize("size", [(1,), (255,), (257,), (30, 41), (4, 5, 6)])
-@pytest.mark.parametrize("classes", [1, 2, 3, 11])
-@pytest.mark.parametrize("uniform", [True, False])
-def test_division_gives_softmax_and_quotients(size: tuple[int, ...], classes: int, uniform: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = 6 * torch.randn(2, classes, *size, generator=generator)
-    heat = 0.05 + 4 * torch.rand(2, 1, *size, generator=generator)
-    if uniform:
-        heat = torch.tensor([0.3, 2.0]).view(2, 1, *(1 for _ in size)).expand(2, 1, *size)
-    exact_logits = logits.double() / heat.double()
-    torch.testing.assert_close(CPU.scaled_logits(logits, heat).double(), exact_logits, rtol=3e-7, atol=0)
-    found = CPU.scaled_probabilities(logits, heat).double()
-    torch.testing.assert_close(found, torch.softmax(exact_logits, dim=1), rtol=3e-5, atol=1e-7)
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.05, 1.0, 100.0]), st.sampled_from([1e-6, 1.0, 1e4, 3e38]))

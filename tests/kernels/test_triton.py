@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from segcal.functional.probability import possible_logits
 from segcal.kernels.dispatch import DECLINED, OPERATIONS, plain_only
 from support.engines import NAMES
-from support.kernel_inputs import EMPTY, INPUTS, NEED_PIXELS, SCENES, Scene, same
+from support.kernel_inputs import EMPTY, INPUTS, NEED_PIXELS, SCENES, Scene, agree, calls_of, same
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and not torch.cuda.is_available()
 pytest.importorskip("triton", reason="needs Triton")
@@ -62,24 +61,13 @@ def moved(values: Any) -> Any:
 def test_kernel_and_plain_form_agree(name: str, scene: Scene) -> None:
     if scene is EMPTY and name in NEED_PIXELS:
         pytest.skip("images without pixels are refused before")
-    operation, (inputs, tolerance) = OPERATIONS[name], INPUTS[name]
-    kernel, calls = operation.kernel("triton"), inputs(scene)
-    assert kernel is not None
-    half = PRECISION.get(scene.dtype, 0.0)
-    tolerance = {key: max(value, half if name.startswith("division") else 0.0) for key, value in tolerance.items()}
-    for args, kwargs in calls if isinstance(calls, list) else [calls]:
-        own, other = moved(copy.deepcopy((args, kwargs))), moved(copy.deepcopy((args, kwargs)))
-        found = kernel(*own[0], **own[1])
-        if found is not DECLINED:
-            with plain_only():
-                same(found, operation.plain(*other[0], **other[1]), tolerance)
-            same(own[0], other[0], tolerance)
+    half = PRECISION.get(scene.dtype, 0.0) if name.startswith("division") else 0.0
+    agree(name, scene, "triton", moved=moved, least=half)
 
 
 @pytest.mark.parametrize("name", WITH_KERNEL)
 def test_no_kernel_declines_everything(name: str) -> None:
-    calls = INPUTS[name][0](SCENES[0])
-    args, kwargs = moved(calls[0] if isinstance(calls, list) else calls)
+    args, kwargs = moved(calls_of(name, SCENES[0])[0])
     assert OPERATIONS[name].kernel("triton")(*args, **kwargs) is not DECLINED  # type: ignore[misc]
 
 
@@ -151,15 +139,14 @@ READ_LOGITS = (
 @pytest.mark.parametrize("name", READ_LOGITS)
 def test_minus_infinity_is_an_impossible_class(name: str, scene: Scene) -> None:
     """The kernels replace it as the plain form is given it: by what stands for a probability of 0."""
-    operation, (inputs, tolerance) = OPERATIONS[name], INPUTS[name]
-    kernel, calls = operation.kernel("triton"), inputs(scene)
+    operation, kernel = OPERATIONS[name], OPERATIONS[name].kernel("triton")
     assert kernel is not None
-    (logits, *args), kwargs = moved(calls[0] if isinstance(calls, list) else calls)
+    (logits, *args), kwargs = moved(calls_of(name, scene)[0])
     logits = logits.clone()
     logits[:, 1, ..., ::2] = -torch.inf
     logits[:, :-1, ..., 1] = -torch.inf
     half = PRECISION.get(scene.dtype, 0.0)
-    tolerance = {key: max(value, half) for key, value in tolerance.items()}
+    tolerance = {key: max(value, half) for key, value in INPUTS[name][1].items()}
     possible = possible_logits(logits, logits.amax(dim=1, keepdim=True))
     with plain_only():
         expected = operation.plain(possible, *args, **kwargs)
@@ -171,9 +158,9 @@ def test_minus_infinity_is_an_impossible_class(name: str, scene: Scene) -> None:
 @pytest.mark.parametrize("classes", [3, 70])
 @pytest.mark.parametrize("name", ["context.context_temperature", "tree.root_of_scores", "tree.tree_root"])
 def test_temperatures_flag_logits_that_are_not_finite(name: str, classes: int, value: float) -> None:
-    kernel, calls = OPERATIONS[name].kernel("triton"), INPUTS[name][0](Scene((2, 9), classes=classes))
+    kernel = OPERATIONS[name].kernel("triton")
     assert kernel is not None
-    (logits, *args), kwargs = moved(calls[0])
+    (logits, *args), kwargs = moved(calls_of(name, Scene((2, 9), classes=classes))[0])
     logits[1, -1, 1, 8] = value
     kernel(logits, *args, **kwargs)
     assert [found_nonfinite(logits), found_nonfinite(logits)] == [True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -15,11 +16,10 @@ from torch import Tensor
 from segcal.functional.class_conditional import experts_of
 from segcal.functional.context import FEATURES
 from segcal.functional.counting import Totals
-from segcal.functional.floor import NO_FLOOR, Floor
-from segcal.functional.score_maps import PiecewiseMap
-from segcal.functional.scores import ScoreHistogram
+from segcal.functional.division import NO_FLOOR, Floor
+from segcal.functional.scores import PiecewiseMap, ScoreHistogram
 from segcal.kernels.constants import CELLS
-from segcal.kernels.dispatch import OPERATIONS
+from segcal.kernels.dispatch import DECLINED, OPERATIONS, Engine, plain_only
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 LOOSE = {"rtol": 1e-10, "atol": 1e-6}  # differences of squares of logits up to 20,000
@@ -174,13 +174,6 @@ def of_standardising(scene: Scene) -> list[Call]:
     ]
 
 
-def of_predicted_pixels(scene: Scene) -> list[Call]:
-    if scene.classes == 1:
-        return []
-    weights = torch.arange(1, scene.classes + 1).double()
-    return [call(*scene.flat, weights, ordered=ordered) for ordered in (True, False)]
-
-
 def of_expert(scene: Scene) -> list[Call]:
     if scene.classes == 1:  # has no rivals
         return []
@@ -227,7 +220,10 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         SINGLE,
     ),
-    "class_conditional.pixels_by_prediction": (of_predicted_pixels, {"rtol": 0.0, "atol": 0.0}),
+    "class_conditional.ranked_features": (
+        lambda s: call(s.flat[0].double(), s.flat[1].clamp(min=0)),
+        {"rtol": 0.0, "atol": 0.0},
+    ),
     "class_conditional.expert_loss": (of_expert, {"rtol": 1e-9, "atol": 1e-9}),
     "context.context_features": (lambda s: call(s.moderate), SINGLE),
     "context.context_temperature": (of_context, SINGLE),
@@ -238,9 +234,8 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "division.scaled_probabilities": (of_divisions, SINGLE),
     "log_linear.loss_sums": (of_loss, {"rtol": 1e-9, "atol": 1e-8}),
     "pixels.likelihood_sums": (lambda s: [call(*s.flat, alpha) for alpha in (0.0, 0.7, 3.0)], LOOSE),
-    "random_labels.class_mass": (lambda s: call(*s.flat, s.pixels[0]), CLOSE),
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
-    "scaled_loss.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
+    "division.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
     "scaling.attended_sums": (lambda s: call(*s.flat, 0.05, 0.7), LOOSE),
     "scaling.binned_sums": (
         lambda s: call(*s.flat, torch.tensor([0.3, 0.9]).double(), torch.tensor([0.5, 1.0, 2.0]).double()),
@@ -254,11 +249,11 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         lambda s: call(*s.flat, s.numbers(s.classes).abs(), 0.6, torch.tensor([0.5, 0.3, 0.2]).double()),
         {"rtol": 1e-10, "atol": 1e-9},
     ),
-    "score_maps.beta_log_probabilities": (
+    "scores.beta_log_probabilities": (
         lambda s: call(s.moderate, s.numbers(s.classes, 3).abs()),
         {"rtol": 1e-9, "atol": 1e-9},
     ),
-    "score_maps.mapped_log_probabilities": (lambda s: call(s.logits, maps(s.classes)), {"rtol": 1e-9, "atol": 1e-9}),
+    "scores.mapped_log_probabilities": (lambda s: call(s.logits, maps(s.classes)), {"rtol": 1e-9, "atol": 1e-9}),
     "scores.count_scores": (
         lambda s: [
             call(*s.flat, ScoreHistogram(*tables(s.classes, CELLS))),
@@ -266,7 +261,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         CLOSE,
     ),
-    "standardise.standardised_log_probabilities": (of_standardising, SINGLE),
+    "division.standardised_log_probabilities": (of_standardising, SINGLE),
     "tree.root_of_scores": (of_scores, {"rtol": 1e-4, "atol": 2e-4}),
     "tree_training.weight_gradient": (of_weight_gradient, {"rtol": 1e-4, "atol": 1e-3}),
     "tree.tree_root": (of_tree, {"rtol": 1e-4, "atol": 2e-4}),
@@ -288,6 +283,28 @@ NEED_PIXELS = (
     "tree.root_of_scores",
     "tree.tree_root",
 )
+
+
+def calls_of(name: str, scene: Scene) -> list[Call]:
+    """Return the arguments with which an operation is called on a scene."""
+    calls = INPUTS[name][0](scene)
+    return calls if isinstance(calls, list) else [calls]
+
+
+def agree(
+    name: str, scene: Scene, engine: Engine, *, moved: Callable[[Any], Any] = lambda values: values, least: float = 0.0
+) -> None:
+    """Check that a kernel gives what the plain form does, on the device that `moved` moves to, to at least `least`."""
+    operation, kernel = OPERATIONS[name], OPERATIONS[name].kernel(engine)
+    assert kernel is not None
+    tolerance = {key: max(value, least) for key, value in INPUTS[name][1].items()}
+    for call in calls_of(name, scene):
+        own, other = moved(copy.deepcopy(call)), moved(copy.deepcopy(call))
+        found = kernel(*own[0], **own[1])
+        if found is not DECLINED:
+            with plain_only():  # a plain form may call others, which have kernels
+                same(found, operation.plain(*other[0], **other[1]), tolerance)
+            same(own[0], other[0], tolerance)  # tables that are filled in place
 
 
 def same(found: Any, expected: Any, tolerance: dict[str, float]) -> None:

@@ -1,6 +1,6 @@
 """Affine maps of the scores: vector, matrix, Dirichlet, translation-invariant and structured vector scaling.
 
-`softmax(W x + b)` has a convex NLL in `W` and `b`. A sample drawn by class (`functional.pixel_sample`) is solved first,
+`softmax(W x + b)` has a convex NLL in `W` and `b`. A sample drawn by class (`functional.draws`) is solved first,
 in memory; its solution is the start, and its curvature the metric, of L-BFGS on gradients summed over all cases.
 Five to ten passes over the cases are usual, and no more than one slab of pixels is held at a time.
 
@@ -30,8 +30,8 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.cases.collections import as_collection
 from segcal.functional.affine import affine_curvature, affine_map, affine_sums
-from segcal.functional.lbfgs import Block, Objective, Preconditioner, minimise
-from segcal.functional.pixel_sample import Sample
+from segcal.functional.draws import Sample
+from segcal.functional.minimise import Block, Objective, Preconditioner, minimise
 from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
 from segcal.types import Array, Case, Image, InputError, Logits, check_weight
 
@@ -102,7 +102,7 @@ class AffineCalibrator(Calibrator):
             steps=found.evaluations,
             converged=found.converged,
             warnings=tuple(seen.doubts(found.point.size)),
-            details={**self._details(), "penalty": penalty, "gradient": found.gradient},
+            details={**self._details(), "penalty": penalty, "gradient": found.slope},
         )
 
     def _map(self, logits: Logits, image: Image | None = None) -> Logits:

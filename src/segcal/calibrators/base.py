@@ -30,8 +30,7 @@ from segcal.functional.checks import check_floating, check_logits, check_passes,
 from segcal.functional.division import finite_in, softmax_of
 from segcal.functional.probability import at_least_float32, keep_labels, probabilities
 from segcal.functional.uncertainty import disagreement_of
-from segcal.kernels.denormals import with_denormals
-from segcal.kernels.dispatch import engine_for
+from segcal.kernels.dispatch import engine_for, with_denormals
 from segcal.text import counted, suggestion, warn_caller
 from segcal.types import (
     MOST_CLASSES,

@@ -28,8 +28,7 @@ from segcal.functional.class_conditional import (
     penalty_curvature,
     penalty_of,
 )
-from segcal.functional.lbfgs import Block
-from segcal.functional.nonnegative import minimise_nonnegative
+from segcal.functional.minimise import Block, minimise_nonnegative
 from segcal.functional.probability import at_least_float32
 from segcal.types import Array, Image, Logits, check_weight
 

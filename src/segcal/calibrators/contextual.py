@@ -4,7 +4,7 @@
 
 where f are the features of the pixel and its surroundings (`functional.context`), standardised on the fitting data.
 The floor is 1, or the temperature of temperature scaling where that is less: a pixel that looks underconfident on the
-fitting images is the first to be wrong on others. It is soft (`functional.floor`) and part of the fitted model, so
+fitting images is the first to be wrong on others. It is soft (`functional.division`) and part of the fitted model, so
 that numbers are fitted as they are applied.
 """
 
@@ -25,8 +25,14 @@ from segcal.calibrators.shared.context_sample import CONTEXT, ContextSample, dra
 from segcal.calibrators.temperature import FitLimits, TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, WORDS, context_temperature
-from segcal.functional.division import finite_in, kernels_check_finite, require_finite, scaled_probabilities
-from segcal.functional.floor import Floor, soft_floor
+from segcal.functional.division import (
+    Floor,
+    finite_in,
+    kernels_check_finite,
+    require_finite,
+    scaled_probabilities,
+    soft_floor,
+)
 from segcal.functional.pairs import PairChoice, pair_margins, strongest_pairs
 from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
 from segcal.functional.ridge import TEMPERATURE_SCALING, Choice, RidgeChoice, Strengths, jackknife_intervals

@@ -15,7 +15,7 @@ from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import Sampler, pixels_of, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
-from segcal.functional.pixel_sample import Sample
+from segcal.functional.draws import Sample
 from segcal.functional.scaling import Mixture, least_on_simplex, mixed_logits, mixture_sums, read_mixture
 from segcal.types import Array, Image, Logits, check_choice
 

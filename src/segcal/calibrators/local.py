@@ -29,9 +29,8 @@ from segcal.calibrators.shared.survey import summed_likelihood, summed_nll
 from segcal.calibrators.shared.tree import CONTEXT, Condition, Init, Positivity, TemperatureTree
 from segcal.calibrators.temperature import FitLimits, TemperatureCalibrator, TemperatureScaling
 from segcal.cases import CaseStream, StreamedCase
-from segcal.functional.division import kernels_check_finite, scaled_within
+from segcal.functional.division import Standardisation, kernels_check_finite, scaled_within
 from segcal.functional.pixels import image_sums
-from segcal.functional.standardise import Standardisation
 from segcal.training.loop import train
 from segcal.training.processes import choose_device
 from segcal.training.settings import Training, override

@@ -22,8 +22,17 @@ from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import Survey, nothing_to_fit, pixels_of
 from segcal.cases import CaseStream
-from segcal.functional.score_maps import PiecewiseMap, beta_log_probabilities, joined_maps, mapped_log_probabilities
-from segcal.functional.scores import ScoreHistogram, count_scores, empty_scores, largest_of_cells, mean_distances
+from segcal.functional.scores import (
+    PiecewiseMap,
+    ScoreHistogram,
+    beta_log_probabilities,
+    count_scores,
+    empty_scores,
+    joined_maps,
+    largest_of_cells,
+    mapped_log_probabilities,
+    mean_distances,
+)
 from segcal.kernels.constants import CELLS, NEAREST
 from segcal.types import MOST_BINS, Array, Image, Logits, check_choice, check_whole
 

@@ -19,8 +19,8 @@ from segcal.cases import CaseStream
 from segcal.evaluation.protocol import Protocol
 from segcal.evidence import Evidence, read
 from segcal.functional.context import REACH, changes, distance
+from segcal.functional.draws import draw_labels, generator_of
 from segcal.functional.probability import at_least_float32, predicted_labels
-from segcal.functional.random_labels import draw_labels, generator_of
 from segcal.functional.temperature import likelihood, optimal_inverse_temperatures
 from segcal.kernels.constants import DOUBLINGS
 from segcal.tables.numbers import number, percent, with_unit

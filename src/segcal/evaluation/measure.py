@@ -37,9 +37,9 @@ from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
 from segcal.functional.checks import IGNORED, ignored_labels
-from segcal.functional.masks import positions
+from segcal.functional.counting import positions
+from segcal.functional.draws import class_mass, draw_labels, generator_of
 from segcal.functional.probability import probabilities
-from segcal.functional.random_labels import class_mass, draw_labels, generator_of
 from segcal.functional.surfaces import segmentation_quality
 from segcal.regions import PATCH_SIZE, Region, RegionIndices, chosen_regions, local_patch_size
 from segcal.types import Array, Case, InputError

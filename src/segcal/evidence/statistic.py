@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int32, Int64, Num
 from torch import Tensor
 
 from segcal.functional import counting
-from segcal.functional.masks import positions
+from segcal.functional.counting import positions
 from segcal.functional.pixels import pixel_statistics
 from segcal.functional.probability import probabilities
 from segcal.kernels.constants import CELLS

@@ -24,8 +24,7 @@ from segcal.functional.checks import (
     check_logits,
     ignored_labels,
 )
-from segcal.functional.counting import Totals, add_unchecked_batch
-from segcal.functional.masks import positions
+from segcal.functional.counting import Totals, add_unchecked_batch, positions
 from segcal.functional.probability import probabilities
 from segcal.kernels.dispatch import engine_for
 from segcal.types import (

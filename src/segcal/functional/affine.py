@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional.lbfgs import Block
-from segcal.functional.pixel_sample import Sample
+from segcal.functional.draws import Sample
+from segcal.functional.minimise import Block
 from segcal.functional.probability import at_least_float32
 from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
 from segcal.kernels.dispatch import accelerated

@@ -22,7 +22,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from segcal.functional.affine import mapped_scores
-from segcal.functional.lbfgs import Block
+from segcal.functional.minimise import Block
 from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
 
@@ -42,26 +42,33 @@ def experts_of(
     logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], importance: Float64[Tensor, " L"], *, ordered: bool
 ) -> dict[int, Expert]:
     """Return the labelled pixels by predicted class; those labelled c count `importance[c]` times."""
-    found = pixels_by_prediction(logits, labels, importance.to(logits.device), ordered=ordered)
-    return {k: Expert(*own) for k, own in found.items()}
+    kept = (labels >= 0).nonzero().squeeze(1)
+    winner = logits.max(dim=0).indices[kept].int()
+    order = kept[winner.argsort(stable=True)]  # sorted once, so that each class is a range of pixels
+    scores, truth = logits.index_select(1, order).double(), labels[order]
+    counts, weights = torch.bincount(winner, minlength=len(logits)).tolist(), importance.to(logits.device)
+    result = {}
+    parts = zip(torch.split(scores, counts, dim=1), torch.split(truth, counts), strict=True)
+    for k, (z, y) in enumerate(parts):
+        if not len(y):
+            continue
+        if ordered:
+            features, place = ranked_features(z, y)
+        else:
+            features = torch.cat([z[k] - z[:k], z[k] - z[k + 1 :], torch.ones_like(z[:1])])
+            place = torch.where(y == k, 0, y + (y < k))
+        result[k] = Expert(features, place, weights[y])
+    return result
 
 
 @accelerated
-def pixels_by_prediction(
-    logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], importance: Float64[Tensor, " L"], *, ordered: bool
-) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
-    """Return features, place and weight of the labelled pixels predicted as each class; see `Expert`."""
-    kept = labels >= 0
-    z, y = logits[:, kept].double(), labels[kept]
-    winner = z.max(dim=0).indices
-    result = {}
-    for k in torch.bincount(winner, minlength=len(z)).nonzero().squeeze(1).tolist():
-        own = (winner == k).nonzero().squeeze(1)
-        truth = y[own]
-        features, order = _features(z[:, own], k, ordered=ordered)
-        place = (order == truth).to(torch.int8).argmax(dim=0)
-        result[k] = torch.cat([features, torch.ones_like(features[:1])]), place, importance[truth]
-    return result
+def ranked_features(
+    scores: Float64[Tensor, "L N"], labels: Int64[Tensor, " N"]
+) -> tuple[Float64[Tensor, "L N"], Int64[Tensor, " N"]]:
+    """Return features and place of pixels for CMSop; see `Expert`."""
+    value, order = torch.sort(scores, dim=0, descending=True, stable=True)
+    place = (order == labels).to(torch.int8).argmax(dim=0)
+    return torch.cat([value[:-1] - value[1:], torch.ones_like(value[:1])]), place
 
 
 def _features(z: Float[Tensor, "L N"], k: int, *, ordered: bool) -> tuple[Float[Tensor, "K N"], Int64[Tensor, "L N"]]:

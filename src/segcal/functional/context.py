@@ -18,7 +18,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from segcal.functional.floor import soft_floor
+from segcal.functional.division import soft_floor
 from segcal.functional.probability import at_least_float32
 from segcal.kernels.constants import DOUBLINGS, LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
 from segcal.kernels.dispatch import accelerated
@@ -74,7 +74,7 @@ def context_temperature(
 ) -> Float[Tensor, "B 1 *S"]:
     """Return `exp(intercept + weights . features + offsets[predicted class])` above the floor and within the bounds.
 
-    The floor is soft (`functional.floor`), or hard for a softness of 0. A floor of 0 is none.
+    The floor is soft (`functional.division`), or hard for a softness of 0. A floor of 0 is none.
     """
     found = context_features(logits)
     flat = weights.to(found.dtype).view(1, -1, *[1] * (found.ndim - 2))

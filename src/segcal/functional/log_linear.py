@@ -6,7 +6,7 @@ With `u = log T = point . (1, features, class indicator)`, `a = 1 / T`, `p = sof
     d p_k / d u = -a p_k (z_k - m),     so that for the Brier score |p - y|^2 both follow by the chain rule.
 
 Curvatures are exact, so that Newton's method converges quadratically; that of a pixel may be negative. Where a bound
-clips the temperature, slope and curvature are 0. A floor is soft (`functional.floor`), so that pixels below it keep a
+clips the temperature, slope and curvature are 0. A floor is soft (see `division`), so that pixels below it keep a
 slope.
 """
 
@@ -23,7 +23,7 @@ from jaxtyping import Float, Float64, Int64
 from scipy.linalg import cho_factor, cho_solve
 from torch import Tensor
 
-from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
+from segcal.functional.division import NO_FLOOR, Floor, soft_floor
 from segcal.kernels.constants import LOSS_HEAD
 from segcal.kernels.dispatch import accelerated
 from segcal.types import Array

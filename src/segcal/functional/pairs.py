@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional.nonnegative import least_quadratic
+from segcal.functional.minimise import least_quadratic
 from segcal.functional.ridge import Choice, FoldPath
 from segcal.types import Array
 

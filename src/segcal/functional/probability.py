@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY
-from segcal.kernels.denormals import least_gap, with_denormals
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY, least_gap
+from segcal.kernels.dispatch import with_denormals
 from segcal.types import InputError, Labels
 
 _SMALLEST = torch.finfo(torch.float32).tiny

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from scipy.special import stdtrit
 
-from segcal.functional.floor import NO_FLOOR, Floor
+from segcal.functional.division import NO_FLOOR, Floor
 from segcal.functional.log_linear import FeaturePixels, MeanLoss, newton
 from segcal.types import Array
 

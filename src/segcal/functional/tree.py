@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
-from segcal.functional.standardise import Standardisation, standardised_log_probabilities
+from segcal.functional.division import Standardisation, standardised_log_probabilities
 from segcal.kernels.dispatch import accelerated
 
 DILATION = 2

@@ -18,7 +18,7 @@ from segcal.evidence.scores import Scores, check_scores, logits_of
 from segcal.functional.catalogue import METRICS
 from segcal.functional.channels import exclusive_problems
 from segcal.functional.checks import activation_of, check_labels, check_logits
-from segcal.functional.masks import positions
+from segcal.functional.counting import positions
 from segcal.integrations import needs_extra
 from segcal.integrations.loaders import whole_labels
 from segcal.text import suggestion

@@ -39,3 +39,12 @@ NEAREST = 2.0**-52
 SMALLEST_LOG_PROBABILITY = math.log(torch.finfo(torch.float32).tiny)
 """The least log-probability, that of the smallest float32 (-87.3), as in `logits_from_probabilities`: a probability of
 0 is then the same whether it came as a logit or as a number, and no product with it is infinite."""
+
+
+def least_gap(dtype: torch.dtype) -> float:
+    """Return the least difference of two numbers that differ even if denormal numbers are flushed to 0.
+
+    float16 is compared as float32, where it has no denormal numbers.
+    """
+    limits = torch.finfo(dtype)
+    return limits.tiny * limits.eps if dtype == torch.float16 else limits.tiny

@@ -18,11 +18,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, wraps
+from threading import RLock
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+
+from segcal.types import InputError, public
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,7 +34,12 @@ Engine = Literal["cpu", "triton"]
 DECLINED = cast(Tensor, NotImplemented)
 """Returned by a kernel that leaves its input to the plain form."""
 
+device_turn = RLock()
+"""Lock held by a training step, recorded or not, and by a thread that waits for the whole GPU: CUDA ends the recording
+of a graph with an error when anybody in the process waits for the device, and only one graph is recorded at a time."""
+
 _plain_only: ContextVar[bool] = ContextVar("plain_only", default=False)
+_LEAST = 5e-324
 
 
 @dataclass(frozen=True)
@@ -118,10 +126,53 @@ def checking_kernels(*tensors: Tensor) -> Any:
     return _module("triton", "nonfinite") if engine_for(*tensors) == "triton" else None
 
 
-def deferred_finite_checks() -> AbstractContextManager[Sequence[bool]]:
+@public
+@contextmanager
+def deferred_checks() -> Iterator[None]:
+    """Refuse logits on a GPU that are not finite at the end of a `with` block, instead of at the end of each call.
+
+    On a GPU `forward`, `predict_proba` and `temperature` wait for the device, because only then is it known whether the
+    logits are refused. A small image is calibrated in less time than a call takes to start, so that the device is idle
+    between calls. Inside the block calls of this thread do not wait, and the results of logits that are not finite are
+    undefined until the block raises. On a CPU, and with methods that look at their logits first, calls raise at once.
+
+    Examples:
+        >>> import segcal
+        >>> calibrator = segcal.create("ts", num_classes=3)
+        >>> batches = [torch.randn(2, 3, 8, 8) for _ in range(4)]
+        >>> _ = calibrator.fit([segcal.Case("a", batches[0][0], torch.zeros(8, 8, dtype=torch.int64))])
+        >>> with segcal.deferred_checks():
+        ...     results = [calibrator.predict_proba(batch) for batch in batches]
+    """
+    with _deferred_finite_checks() as found:
+        yield
+    if any(found):
+        raise InputError(
+            "logits must be finite, got NaN or infinity in a call of this block; make the calls outside of "
+            "segcal.deferred_checks() to see in which one and where"
+        )
+
+
+def _deferred_finite_checks() -> AbstractContextManager[Sequence[bool]]:
     """Return `kernels.triton.nonfinite.deferred_finite_checks()`, or a block of no effect without a GPU."""
     module = _module("triton", "nonfinite") if torch.cuda.is_available() else None
     return nullcontext(()) if module is None else module.deferred_finite_checks()
+
+
+def with_denormals(function: Callable[P, R]) -> Callable[P, R]:
+    """Compute a function with denormal numbers, which `torch.set_flush_denormal(True)` of a caller turns into 0."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling() or _LEAST * 1.0 > 0:  # a flushed product is 0
+            return function(*args, **kwargs)
+        torch.set_flush_denormal(False)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.set_flush_denormal(True)
+
+    return run
 
 
 def has_values(tensor: Tensor) -> bool:

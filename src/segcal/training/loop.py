@@ -21,7 +21,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from segcal.files.prefetch import prefetch
-from segcal.kernels.turns import device_turn
+from segcal.kernels.dispatch import device_turn
 from segcal.training.batches import (
     Batch,
     SampleList,

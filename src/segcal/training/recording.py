@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from segcal.kernels.turns import device_turn
+from segcal.kernels.dispatch import device_turn
 
 _SHAPES = 4
 """Shapes that are recorded; batches of any further shape run eagerly, since every graph holds memory of its own."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
-from segcal.functional.floor import NO_FLOOR, Floor, soft_floor
+from segcal.functional.division import NO_FLOOR, Floor, soft_floor
 from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, Values, newton
 from segcal.functional.pairs import PairFit, PairPath, PairPixels, PairSums, fit_pairs, pair_path
 from segcal.functional.ridge import RidgeChoice, RidgePath, Strengths, ridge_path

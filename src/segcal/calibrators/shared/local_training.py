@@ -13,8 +13,7 @@ from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 from segcal.calibrators.temperature import TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.functional.checks import IGNORED
-from segcal.functional.scaled_loss import summed_nll
-from segcal.functional.standardise import Standardisation, standardised_log_probabilities
+from segcal.functional.division import Standardisation, standardised_log_probabilities, summed_nll
 from segcal.kernels.dispatch import engine_for
 from segcal.training.batches import Batch, Box, Source
 from segcal.training.loop import measure_whole

@@ -1,7 +1,7 @@
 """First passes over the pixels of a stream: sums of the NLL, a survey of the data, and a sample drawn by class.
 
 In a sample rare classes are whole, frequent ones thinned and weighted. With one class for all pixels it is a plain
-draw, to which each image contributes in proportion to its size. `functional.pixel_sample` decides which are kept.
+draw, to which each image contributes in proportion to its size. `functional.draws` decides which are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.cases import CaseStream, StreamedCase
-from segcal.functional.pixel_sample import SAMPLE_LEVELS, Sample, sample_levels
+from segcal.functional.draws import SAMPLE_LEVELS, Sample, sample_levels
 from segcal.functional.pixels import likelihood_sums
 from segcal.functional.temperature import Likelihood, likelihood
 from segcal.types import Array, InputError

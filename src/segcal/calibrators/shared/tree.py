@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
+from segcal.functional.division import Standardisation, standardised_log_probabilities
 from segcal.functional.probability import probabilities
-from segcal.functional.standardise import Standardisation, standardised_log_probabilities
 from segcal.functional.tree import DILATION, Convolution, root_of_scores
 from segcal.functional.tree_training import trained_root
 from segcal.kernels.dispatch import engine_for
@@ -107,7 +107,7 @@ class TemperatureTree(nn.Module):
     ) -> Temperature:
         """Return the value at the root before it is made positive, or rectified and increased by `least`.
 
-        With a standardisation, the tree reads log-probabilities instead of the logits (`functional.standardise`).
+        With a standardisation, the tree reads log-probabilities instead of the logits (`functional.division`).
         """
         if self.of_image is not None and image is None:
             raise InputError("this calibrator also reads the image; pass it, or build one with image_channels=0")

@@ -20,7 +20,7 @@ from segcal.evaluation.methods import ExclusiveHead, Method, calibrated_slabs, s
 from segcal.evidence import Evidence, describe
 from segcal.evidence.statistic import empty_cells
 from segcal.functional import counting
-from segcal.functional.masks import positions
+from segcal.functional.counting import positions
 from segcal.functional.scores import ScoreHistogram, count_scores, largest_of_cells
 from segcal.kernels.constants import CELLS
 from segcal.types import Array, Case

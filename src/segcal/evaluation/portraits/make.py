@@ -33,8 +33,8 @@ from segcal.evaluation.portraits.model import (
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
 from segcal.evidence import Evidence, Pixels, PixelStore, describe
-from segcal.functional.masks import positions, positions_in_box
-from segcal.functional.slopes import likelihood_slopes
+from segcal.functional.counting import positions, positions_in_box
+from segcal.functional.temperature import likelihood_slopes
 from segcal.regions import Box
 from segcal.types import Array, Case, InputError
 

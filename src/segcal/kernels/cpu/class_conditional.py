@@ -1,15 +1,13 @@
-"""Class-conditional scaling on the CPU: pixels by predicted class, and their loss and its gradient in one pass."""
+"""Class-conditional scaling on the CPU: gaps between sorted scores, and the loss and its gradient in one pass."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.kernels.cpu.affine import map_block, products_of, sum_of, widen
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.cpu.compiling import BLOCK, compiled, exp_below_zero, log_above_one, over_pixels
 from segcal.types import Array
 
 
@@ -100,29 +98,8 @@ def _find_ranks(scores: Array, labels: Array, gaps: Array, place: Array, start: 
                 place[i] = r
 
 
-def pixels_by_prediction(
-    logits: Tensor, labels: Tensor, importance: Tensor, *, ordered: bool
-) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
-    """Twin of `segcal.functional.class_conditional.pixels_by_prediction`.
-
-    Pixels are sorted by predicted class once, and each class is a range of them.
-    """
-    z, y, weight = as_numpy(logits), labels.numpy(), importance.numpy()
-    classes, best = len(z), logits.max(dim=0).indices.numpy()
-    kept = np.flatnonzero(y >= 0)
-    sequence = kept[np.argsort(best[kept], kind="stable")]
-    scores, truth = z.take(sequence, axis=1).astype(np.float64), y[sequence]
-    ends = np.cumsum(np.bincount(best[kept], minlength=classes))
-    result = {}
-    for k, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
-        if start == stop:
-            continue
-        own, known = scores[:, start:stop], truth[start:stop]
-        features, place = np.ones((classes, stop - start)), np.empty(stop - start, np.int64)
-        if ordered:
-            over_pixels(_find_ranks, stop - start, own, known, features, place)
-        else:
-            features[:k], features[k:-1] = own[k] - own[:k], own[k] - own[k + 1 :]
-            place = np.where(known == k, 0, known + (known < k))
-        result[k] = torch.from_numpy(features), torch.from_numpy(place), torch.from_numpy(weight[known])
-    return result
+def ranked_features(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Twin of `segcal.functional.class_conditional.ranked_features`."""
+    features, place = np.ones(scores.shape), np.empty(scores.shape[1], np.int64)
+    over_pixels(_find_ranks, len(place), scores.numpy(), labels.numpy(), features, place)
+    return torch.from_numpy(features), torch.from_numpy(place)

@@ -1,4 +1,4 @@
-"""Tools that the compiled kernels share: the compiler, vectorizable exp and log, the cells of probability, ranges.
+"""Tools that the compiled kernels share: the compiler, vectorizable exp and log, cells of probability, and threads.
 
 Machine code is kept on disk by numba, next to the source or in a folder of the user. numba stores pickle files, and to
 read one is to run it: a folder that another user owns, or that everybody may write to, is not used.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,7 +21,6 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS, OCTAVES
-from segcal.kernels.cpu.parallel import run_all
 from segcal.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -172,6 +172,49 @@ def over_pixels(kernel: Callable[..., None], n: int, *arguments: Any, unit: int 
     size = max(-(-n // (parts * unit)) * unit, 1)
     ranges = [(start, min(start + size, n)) for start in range(0, n, size)]
     run_all([partial(kernel, *arguments, start, stop) for start, stop in ranges])
+
+
+def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run tasks on the calling thread and a pool, which take the next until none is left; return results in order.
+
+    Kernels release the GIL, so that tasks run at the same time. There are more tasks than threads: PyTorch's threads
+    spin for some milliseconds after each of its operations, and a thread that shares its core with one takes fewer.
+    After an error, or an interrupt, which Python raises in the main thread, no further task begins.
+    """
+    threads = min(torch.get_num_threads(), len(tasks))
+    if threads <= 1:
+        return [task() for task in tasks]
+    results: list[Any] = [None] * len(tasks)
+    waiting = iter(range(len(tasks)))  # its `next` is atomic, so that no task is taken twice
+
+    def take() -> None:
+        try:
+            for k in waiting:
+                results[k] = tasks[k]()
+        finally:  # after an error none are left for the other threads
+            for _ in waiting:
+                pass
+
+    helpers = [_pool(os.getpid(), threads - 1).submit(take) for _ in range(threads - 1)]
+    try:
+        take()
+    finally:
+        failures = [helper.exception() for helper in helpers if not helper.cancel()]
+    for failure in failures:
+        if failure is not None:
+            raise failure
+    return results
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Return the pool of a process; a forked one does not inherit threads.
+
+    Threads inherit the setting of denormal numbers; kernels that compare labels need them.
+    """
+    return ThreadPoolExecutor(
+        threads, thread_name_prefix="segcal", initializer=torch.set_flush_denormal, initargs=(False,)
+    )
 
 
 def as_numpy(values: Tensor) -> Array:

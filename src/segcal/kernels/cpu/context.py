@@ -17,8 +17,7 @@ from torch import Tensor
 
 from segcal.kernels.constants import DOUBLINGS, LEAST_TEMPERATURE, LOWEST, MARGIN_CAP, WINDOWS
 from segcal.kernels.cpu.boxes import STRIP, box_scratch, mean_along_columns, mean_in_plane, strip_sums
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, log_above_one, over_pixels
-from segcal.kernels.cpu.parallel import run_all
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, log_above_one, over_pixels, run_all
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 

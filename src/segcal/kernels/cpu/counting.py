@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, summing
-from segcal.kernels.cpu.parallel import run_all
+from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, run_all, summing
 from segcal.types import Array
 
 

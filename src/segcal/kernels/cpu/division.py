@@ -1,6 +1,7 @@
-"""Logits divided by temperatures on the CPU, as logits or as probabilities, in one pass that keeps every label.
+"""Logits divided by temperatures on the CPU, in one pass: as logits, probabilities, log-probabilities, and their NLL.
 
-Plain PyTorch reads the logits five times: maximum, quotient, softmax, and twice to guard the labels.
+Plain PyTorch reads the logits five times: maximum, quotient, softmax, and twice to guard the labels. Automatic
+differentiation of the NLL reads and writes all classes of all pixels ten times; this reads them twice.
 """
 
 from __future__ import annotations
@@ -11,8 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_float32, largest_logits, over_pixels
-from segcal.kernels.denormals import least_gap
+from segcal.kernels.constants import SMALLEST_LOG_PROBABILITY, least_gap
+from segcal.kernels.cpu.compiling import (
+    BLOCK,
+    as_numpy,
+    compiled,
+    exp_float32,
+    largest_logits,
+    log_above_one,
+    over_pixels,
+)
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 
@@ -126,3 +135,86 @@ def _run(kernel: Any, logits: Tensor, temperature: Tensor) -> Tensor:
         heat = as_numpy(own[(slice(0, 1),) * own.ndim] if one else own).reshape(-1)
         over_pixels(kernel, z.shape[1], z, heat, np.float32(0), out.reshape(z.shape), odd)
     return DECLINED if odd[0] else torch.from_numpy(found)  # the plain form refuses numbers that are not finite
+
+
+@compiled
+def _standardise(
+    logits: Array, scale: float, least: float, mean: Array, inverse: Array, found: Array, start: int, stop: int
+) -> None:
+    classes = logits.shape[0]
+    top, total = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        largest_logits(logits, at, n, top)
+        total[:] = np.float32(0)
+        for c in range(classes):
+            row = logits[c, at : at + n]
+            for i in range(n):
+                total[i] += exp_float32((row[i] - top[i]) * scale)
+        for i in range(n):
+            total[i] = np.float32(log_above_one(max(np.float64(total[i]), 1.0)))
+        for c in range(classes):
+            row, out = logits[c, at : at + n], found[c, at : at + n]
+            for i in range(n):
+                log_probability = max((row[i] - top[i]) * scale - total[i], least)
+                out[i] = (log_probability - mean[c]) * inverse[c]
+
+
+def standardised_log_probabilities(
+    logits: Tensor, inverse_temperature: Tensor, mean: Tensor, deviation: Tensor
+) -> Tensor:
+    """Twin of `segcal.functional.division.standardised_log_probabilities`, in float32."""
+    if logits.dtype == torch.float64 or not logits.numel():
+        return DECLINED
+    z = as_numpy(logits).reshape(*logits.shape[:2], -1)
+    found = np.empty(z.shape, np.float32)
+    inverse = (1 / as_numpy(deviation)).astype(np.float32)
+    scale, least = np.float32(float(inverse_temperature)), np.float32(SMALLEST_LOG_PROBABILITY)
+    numbers = (scale, least, as_numpy(mean), inverse)
+    for k in range(len(z)):
+        over_pixels(_standardise, z.shape[2], z[k], *numbers, found[k])
+    return torch.from_numpy(found).view(logits.shape)
+
+
+@compiled
+def _nll(logits: Array, labels: Array, temperature: Array, nll: Array, slope: Array, start: int, stop: int) -> None:
+    classes = logits.shape[0]
+    top, inverse = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    total, weighted = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    for at in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - at)
+        largest_logits(logits, at, n, top)
+        heat = temperature[at : at + n]
+        for i in range(n):
+            inverse[i] = np.float32(1) / heat[i]
+            total[i] = np.float32(0)
+            weighted[i] = np.float32(0)
+        for c in range(classes):
+            row = logits[c, at : at + n]
+            for i in range(n):
+                below = row[i] - top[i]
+                e = exp_float32(below * inverse[i])
+                total[i] += e
+                weighted[i] += e * below
+        loss, rate = nll[at : at + n], slope[at : at + n]
+        for i in range(n):
+            weighted[i] = weighted[i] / total[i]
+            loss[i] = np.float32(log_above_one(np.float64(total[i])))
+        for i in range(n):
+            label = labels[at + i]
+            truth = logits[max(label, 0), at + i] - top[i]
+            kept = np.float32(1) if label >= 0 else np.float32(0)
+            loss[i] = kept * (loss[i] - truth * inverse[i])
+            rate[i] = kept * ((truth - weighted[i]) * inverse[i] * inverse[i])
+
+
+def scaled_nll(logits: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """Twin of `segcal.functional.division.scaled_nll`, in float32."""
+    if not (logits.dtype == temperature.dtype == torch.float32 and logits.numel()):
+        return DECLINED  # type: ignore[return-value]
+    z, y = as_numpy(logits).reshape(*logits.shape[:2], -1), as_numpy(labels).reshape(len(labels), -1)
+    heat = as_numpy(temperature).reshape(len(temperature), -1)
+    nll, slope = np.empty(y.shape, np.float32), np.empty(y.shape, np.float32)
+    for k in range(len(z)):
+        over_pixels(_nll, z.shape[2], z[k], y[k], heat[k], nll[k], slope[k])
+    return torch.from_numpy(nll).view(labels.shape), torch.from_numpy(slope).view(labels.shape)

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import as_float32, as_numpy, compiled, exp_float32, inlined
-from segcal.kernels.cpu.parallel import run_all
+from segcal.kernels.cpu.compiling import as_float32, as_numpy, compiled, exp_float32, inlined, run_all
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 

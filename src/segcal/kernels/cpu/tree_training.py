@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import as_numpy, compiled, summing
-from segcal.kernels.cpu.parallel import run_all
+from segcal.kernels.cpu.compiling import as_numpy, compiled, run_all, summing
 from segcal.kernels.dispatch import DECLINED
 from segcal.types import Array
 

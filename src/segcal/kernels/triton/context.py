@@ -172,7 +172,7 @@ def _mean_along(
 
 @triton.jit
 def _above_floor(exponent, floor, softness):
-    """See `segcal.functional.floor.soft_floor`."""
+    """See `segcal.functional.division.soft_floor`."""
     least = tl.log(tl.maximum(floor, _LEAST))
     above = exponent - least
     rest = tl.log(1.0 + tl.exp(-tl.abs(above) / tl.maximum(softness, 1e-6)))

@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from segcal.kernels.dispatch import has_values
+from segcal.kernels.dispatch import device_turn, has_values
 from segcal.kernels.triton.launching import INTERPRETED, PRECISIONS, current_stream
-from segcal.kernels.turns import device_turn
 
 _MOST_STREAMS = 64  # that are kept; far more than a run meets
 

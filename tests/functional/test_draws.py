@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from segcal.evidence import describe
-from segcal.functional.random_labels import class_mass, draw_labels, generator_of
+from segcal.functional.draws import class_mass, draw_labels, generator_of
 from support import references
 
 
