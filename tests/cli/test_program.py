@@ -46,6 +46,20 @@ def test_program_runs(data: Path, tmp_path: Path) -> None:
     assert segcal.load(tmp_path / "ts").fitted
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+@pytest.mark.parametrize("command", ["--help", "evaluate"])
+def test_program_with_a_full_disk_below_its_output(command: str, data: Path) -> None:
+    """Standard output is refused in one sentence; standard error, where warnings go, ends nothing."""
+    code = "import os, sys\nos.dup2(os.open('/dev/full', os.O_WRONLY), {})\nfrom segcal.cli import main\nmain()"
+    args = (command, *([data, "--patches", 2] if command == "evaluate" else []))
+    done = python("-c", code.format(1), *args)
+    assert done.returncode == 2
+    assert re.match(r"segcal: No space left on device; ", done.stderr.splitlines()[-1])
+    done = python("-c", code.format(2), *args)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
 def test_program_refuses(data: Path, tmp_path: Path) -> None:
     logits = np.load(data / "logits" / "scene-001.npy")
     logits[1, 2, 3] = np.nan
