@@ -88,6 +88,20 @@ def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+@pytest.mark.parametrize(("number", "status"), [(2, 130), (15, 143)])
+def test_a_signal_while_numpy_is_imported_is_not_lost(number: int, status: int, data: Path) -> None:
+    """PyTorch would forget it, if it were the first to import NumPy."""
+    code = (
+        "import os, sys\nclass Finder:\n once = ['numpy._core']\n def find_spec(self, name, *_):\n"
+        f"  if name in self.once: os.kill(os.getpid(), {number}, *self.once.clear() or ())\n"
+        "sys.meta_path.insert(0, Finder())\nfrom segcal.cli import main\nmain()"
+    )
+    done = python("-c", code, "fit", data, "--method", "ts", "--out", data.parent / "ts")
+    assert done.returncode == status, done.stderr
+    assert not (data.parent / "ts").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
 @pytest.mark.parametrize("number", [2, 15])
 def test_a_signal_in_a_finalizer_is_not_lost(number: int, data: Path, calibrator: Path) -> None:
     """Python prints and forgets an exception that leaves `__del__`; compilers and readers of files have finalizers."""

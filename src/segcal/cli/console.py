@@ -137,6 +137,15 @@ def _show_usage_error(error: Any) -> None:
 class ManyValues(TyperCommand):
     """Let an option that may be repeated take several values at once: `--calibrators a b` for two options."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, after an import of NumPy that Ctrl-C and SIGTERM can end.
+
+        PyTorch imports NumPy while its library is loaded and forgets what that raises, so that a signal would be lost.
+        """
+        import numpy  # noqa: F401
+
+        return super().invoke(ctx)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Name the option again before each further value."""
         repeatable = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
