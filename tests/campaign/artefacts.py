@@ -65,6 +65,7 @@ _OF_DATA = (
     Command((*_EVALUATE, "--out", "out"), checks.check_evaluate),
     Command(_EVALUATE, checks.check_evaluate),
 )
+_OF_PASSES = (*(_fit("pool"),) * 4, *(_APPLY,) * 4, Command(_EVALUATE, checks.check_evaluate))
 _OF_RESULTS = (
     *(Command(("table", "results", "--json"), checks.check_table),) * 4,
     Command(("table", "results"), checks.check_text),
@@ -103,7 +104,12 @@ def artefacts(work: Path, chosen: Sequence[str]) -> dict[str, list[Artefact]]:
     checkpoints = _placed(epochs, "checkpoints/")
     found["checkpoints"] = [Artefact("checkpoints", {**placed, **checkpoints}, "checkpoints/", (_RESUME,))]
     for name, tree in data.items():
-        found[name] = [Artefact(f"data {name}", _placed(tree, "data/") | saved["ts"], "data/", _OF_DATA)]
+        calibrator, commands = saved["ts"], _OF_DATA
+        if name in ("channels", "passes"):  # which need calibrators of their own
+            become(work, read_tree(work), _placed(tree, "data/"))
+            calibrator = _fitted("pool" if name == "passes" else "ts", work, ())
+            commands = _OF_PASSES if name == "passes" else _OF_DATA
+        found[name] = [Artefact(f"data {name}", _placed(tree, "data/") | calibrator, "data/", commands)]
     found["atlases"] = [Artefact("atlases", _placed(folders.of_atlases(rng), "data/"), "data/", (_FUSE,))]
     become(work, read_tree(work), {})
     return found
@@ -125,9 +131,9 @@ def _placed(tree: Tree, prefix: str) -> Tree:
     return {f"{prefix}{name}": content for name, content in tree.items()}
 
 
-def _fitted(method: str, work: Path) -> Tree:
+def _fitted(method: str, work: Path, options: Sequence[str] = ("--split", "fit")) -> Tree:
     out = f"made/{method}"
-    _must(("fit", "data", "--method", method, "--split", "fit", "--out", out, *_TRAINED.get(method, ())), work)
+    _must(("fit", "data", "--method", method, *options, "--out", out, *_TRAINED.get(method, ())), work)
     return _placed(read_tree(work / out), "calibrator/")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from tests.campaign.reader import Data, Read, UnreadableError, read_data
+from tests.campaign.reader import Data, Read, UnreadableError, read_data, stored_array
 from tests.campaign.trees import Tree, below, read_tree
 from tests.support.references import boundary, readings
 from tests.support.scenes import softmax
@@ -97,10 +97,10 @@ def check_fit(done: Done) -> str | None:
 
 def check_diagnose(done: Done) -> str | None:
     """NLL and entropy over all pixels of All."""
-    found, data = strict_json(done.stdout)["dataset"], data_of(done)
+    content, data = strict_json(done.stdout), data_of(done)
     if isinstance(data, str):
         return data
-    expected = measured(data)
+    found, expected = content["dataset"], measured(data)
     names = ("pixels", "nll", "entropy") if expected["pixels"] else ("pixels",)
     return next((wrong for name in names if (wrong := differs(name, found[name], expected[name]))), None)
 
@@ -142,13 +142,16 @@ def check_apply(done: Done) -> str | None:
 
 
 def _check_case(case: Read, out: Tree, done: Done) -> str | None:
-    files = [name for name in out if "/" not in name and _stem(name) == case.name]
+    files = sorted({first for name in out if _stem(first := name.partition("/")[0]) == case.name})
     if archives := [name for name in files if name.endswith(".npz")]:  # nnU-Net's files beside them are copied
         given = [(Path(name).name, content) for name, content in read_tree(done.folder / "data").items()]
         files = [name for name in files if name in archives or (name, out[name]) not in given]
     if len(files) != 1:
         return f"half-written: {len(files)} files of a case"
-    probs = written_probabilities(out[files[0]] or b"", files[0], case.stored.ndim - 1)
+    if files[0].endswith(".zarr"):
+        probs = stored_array(below(out, f"{files[0]}/"))
+    else:
+        probs = written_probabilities(out[files[0]] or b"", files[0], case.stored.ndim - 1)
     if probs.shape != case.stored.shape:  # the classes come first in the file
         probs = np.moveaxis(probs, 0, -1)
     if probs.shape != case.stored.shape:
@@ -175,7 +178,9 @@ _MOVES = ("vector", "dirichlet", "matrix", "histogram", "beta", "svs", "msc")
 
 
 def _stem(name: str) -> str:
-    return next(name.removesuffix(end) for end in (".nii.gz", ".nii", ".npy", ".npz", "") if name.endswith(end))
+    return next(
+        name.removesuffix(end) for end in (".nii.gz", ".nii", ".npy", ".npz", ".zarr", "") if name.endswith(end)
+    )
 
 
 def _against_temperature(probs: np.ndarray, logits: np.ndarray, done: Done) -> str | None:

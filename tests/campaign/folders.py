@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import json
 from collections.abc import Callable
@@ -59,6 +60,29 @@ def png(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+def store(name: str, array: np.ndarray, *, packed: bool = False, ome: bool = False) -> Tree:
+    """Return an array as a Zarr store of two chunks, or as the finest resolution of an OME-Zarr image."""
+    codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    codecs += [{"name": "gzip", "configuration": {"level": 1}}] if packed else []
+    half = (*array.shape[:-1], array.shape[-1] // 2)
+    about = {
+        "zarr_format": 3, "node_type": "array", "shape": array.shape, "data_type": str(array.dtype), "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": half}}, "codecs": codecs, "attributes": {},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    }  # fmt: skip
+    inside, tree = f"{name}/s0" if ome else name, {}
+    if ome:
+        scale = {"path": "s0", "coordinateTransformations": [{"type": "scale", "scale": [1.0, 1.0, 0.5]}]}
+        image = {"version": "0.5", "multiscales": [{"axes": [{"name": axis} for axis in "cyx"], "datasets": [scale]}]}
+        tree[f"{name}/zarr.json"] = document({"zarr_format": 3, "node_type": "group", "attributes": {"ome": image}})
+    tree[f"{inside}/zarr.json"] = document(about)
+    for k, part in enumerate(np.split(array, 2, axis=-1)):
+        content = np.ascontiguousarray(part).tobytes()
+        key = "/".join(["c", *["0"] * (array.ndim - 1), str(k)])
+        tree[f"{inside}/{key}"] = gzip.compress(content, 1, mtime=0) if packed else content
+    return tree
+
+
 def document(content: Any) -> bytes:
     """Return JSON."""
     return json.dumps(content, indent=1).encode()
@@ -99,6 +123,44 @@ def of_png(rng: np.random.Generator) -> Tree:
         tree[f"logits/{name}.npy"] = npy(logits.astype(np.float16))
         tree[f"labels/{name}.png"] = png(labels)
         tree[f"images/{name}.png"] = png(rng.integers(0, 256, (*FLAT, 3)).astype(np.uint8))
+    return tree
+
+
+def of_zarr(rng: np.random.Generator) -> Tree:
+    """Zarr stores, compressed and not, one of them an OME-Zarr image."""
+    tree: Tree = {}
+    for k, (name, (logits, labels)) in enumerate(scores(rng, FLAT).items()):
+        tree |= store(f"logits/{name}.zarr", logits, packed=k == 1, ome=k == 2)
+        tree |= store(f"labels/{name}.zarr", labels, packed=k == 1)
+    return tree
+
+
+def of_bids(rng: np.random.Generator) -> Tree:
+    """Derivatives of BIDS: probabilities and segmentations by subject."""
+    tree: Tree = {}
+    for k, (logits, labels) in enumerate(scores(rng, SOLID).values()):
+        start = f"sub-{k}/anat/sub-{k}"
+        tree[f"{start}_probseg.nii.gz"] = nifti(softmax(logits).astype(np.float32), packed=True)
+        tree[f"{start}_desc-manual_dseg.nii.gz"] = nifti(labels, packed=True)
+    return tree
+
+
+def of_channels(rng: np.random.Generator) -> Tree:
+    """Sigmoid channels that overlap, with labels by channel and as a map of labels."""
+    tree: Tree = {"segcal.toml": b'scores = "logits"\nignore_index = 9\n[channels]\nroad = [1, 2]\nsky = 1\ntree = 2\n'}
+    for name, (logits, labels) in scores(rng, FLAT).items():
+        tree[f"logits/{name}.npy"], tree[f"labels/{name}.png"] = npy(logits), png(labels)
+    return tree
+
+
+def of_passes(rng: np.random.Generator) -> Tree:
+    """Two further passes over the same images."""
+    tree: Tree = {}
+    for name, (logits, labels) in scores(rng, FLAT).items():
+        tree[f"logits/{name}.npy"], tree[f"labels/{name}.png"] = npy(logits), png(labels)
+        for k in range(2):
+            noise = rng.normal(0, 1, logits.shape).astype(np.float32)
+            tree[f"passes/m{k}/{name}.npy"] = npy(logits + noise)
     return tree
 
 
@@ -154,7 +216,11 @@ FOLDERS: dict[str, Callable[[np.random.Generator], Tree]] = {
     "npz": of_npz,
     "png": of_png,
     "nifti": of_nifti,
+    "bids": of_bids,
+    "channels": of_channels,
+    "passes": of_passes,
     "nnunet": of_nnunet,
     "folds": of_folds,
+    **({"zarr": of_zarr} if importlib.util.find_spec("zarr") else {}),
 }
 """The data folders by name."""

@@ -1,8 +1,9 @@
 """`python -m tests.campaign kill`: processes that die while they write.
 
-Random kills come at any time; aimed ones come at one of the file-system calls from the moment at which the output is
-replaced. Afterwards the output must be the old one or the new one, whole (or the old one must lie beside its
-place, where the next run finds it), and the same command must succeed and leave nothing behind.
+Random kills come at any time, also while a process starts and imports; aimed ones come at one of the file-system calls
+from the moment at which the output is replaced. Afterwards the output must be the old one or the new one, whole (or the
+old one must lie beside its place, where the next run finds it), and the same command must succeed and leave nothing
+behind.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import segcal
 from tests.campaign.jobs import JOBS, PROGRAMS, Job, content_of, hidden, make_inputs, must, remove, unfinished, warm_up
 from tests.campaign.processes import Child, start
 from tests.campaign.trees import Tree
@@ -60,10 +63,14 @@ def kill(seed: int, *, number: int | None, minutes: float | None) -> Kills:
         make_inputs(root, seed)
         warm_up(root)
         rehearsals = {job: _rehearsed(job, root) for job in (*JOBS, *PROGRAMS)}
-        k = 0
+        cold, k = _starting_seconds(root), 0
         while (number is None or k < number) and (minutes is None or time.monotonic() - began < 60 * minutes):
             job = rng.choice((*JOBS, *PROGRAMS))
-            _once(rng, job, rehearsals[job], root, found, aimed=k % 3 == 2)
+            if k % 8 == 7:
+                job = rng.choice(JOBS)
+                _once(rng, job, rehearsals[job], root, found, starting=cold)
+            else:
+                _once(rng, job, rehearsals[job], root, found, aimed=k % 3 == 2)
             k += 1
             if k % 50 == 0:
                 print(f"{k} killed in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
@@ -121,8 +128,32 @@ def _die_at(call: int) -> None:
     sys.addaudithook(count)
 
 
-def _once(rng: Random, job: Job, known: Rehearsal, root: Path, found: Kills, *, aimed: bool) -> None:
-    """Kill one process, and look at what it left and at the next run."""
+def _start_python(args: tuple[str, ...]) -> None:
+    """Replace this forked process by `python -m segcal`, which has yet to import everything."""
+    variables = {**os.environ, "PYTHONPATH": str(Path(segcal.__file__).parents[1])}
+    os.execve(sys.executable, [sys.executable, "-m", "segcal", *args], variables)
+
+
+def _starting_seconds(root: Path) -> float:
+    began = time.monotonic()
+    start(("methods", "ts"), root, lambda: _start_python(("methods", "ts"))).wait()
+    return 1.5 * (time.monotonic() - began)
+
+
+def _once(
+    rng: Random,
+    job: Job,
+    known: Rehearsal,
+    root: Path,
+    found: Kills,
+    *,
+    aimed: bool = False,
+    starting: float | None = None,
+) -> None:
+    """Kill one process, perhaps at a call or within the seconds of its start, and look at what it left.
+
+    Then look at the next run.
+    """
     must(job.before, root)
     if aimed:
         call = rng.randrange(known.moment, known.calls)
@@ -132,9 +163,9 @@ def _once(rng: Random, job: Job, known: Rehearsal, root: Path, found: Kills, *, 
         words = f"{job.name}, killed before call {call} of {known.calls}"
     else:
         (sent,) = rng.choices([s for s, _ in SIGNALS], [w for _, w in SIGNALS])
-        delay = rng.uniform(0, 1.1 * known.seconds)
-        how = f"random, {sent.name}"
-        child = start(job.args, root)
+        delay = rng.uniform(0, starting or 1.1 * known.seconds)
+        how = f"{'starting' if starting else 'random'}, {sent.name}"
+        child = start(job.args, root, partial(_start_python, job.args) if starting else None)
         time.sleep(delay)
         running = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         os.kill(child.pid, sent)
@@ -158,7 +189,7 @@ def _state(job: Job, known: Rehearsal, root: Path, child: Child, status: int, se
     content, left = content_of(root / job.output), hidden(root)
     if sent != signal.SIGKILL and left and status >= 0:
         return f"defect: {sent.name} left {left}"
-    if "Traceback" in child.stderr:
+    if "Traceback" in child.stderr and status != -signal.SIGINT:  # as Python ends before segcal is imported
         return "defect: traceback"
     if content in (known.old, known.new):
         return "old output" if content == known.old else "new output"

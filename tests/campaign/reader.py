@@ -9,20 +9,22 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import nibabel
 import numpy as np
 from PIL import Image
 
-from tests.campaign.trees import Tree
+from tests.campaign.trees import Tree, below, write_tree
 
 TINY = float(np.finfo(np.float32).tiny)
-SCORES = (".npy", ".npz", ".nii.gz", ".nii")
+SCORES = (".npy", ".npz", ".nii.gz", ".nii", ".zarr")
 LABELS = (".png", ".webp", *SCORES)
 
 
@@ -31,7 +33,7 @@ class UnreadableError(Exception):
 
 
 class RegionsError(Exception):
-    """The folder declares regions that may overlap, for which this reader has no numbers."""
+    """The folder has channels that may overlap, or names of BIDS, for which this reader has no numbers."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def read_data(tree: Tree, *, labels: bool, split: str | None = None) -> Data:
 def _read_data(tree: Tree, need_labels: bool, split: str | None) -> Data:
     settings = tomllib.loads(tree["segcal.toml"].decode()) if tree.get("segcal.toml") is not None else {}
     ours = any(name.startswith("logits/") for name in tree)
+    if "channels" in settings or settings.get("activation") == "sigmoid" or any(n.startswith("sub-") for n in tree):
+        raise RegionsError
     places = ["logits/"] if ours else _nnunet_places(tree)
     kind = settings.get("scores", "logits" if ours else "probabilities")
     ignored = _ignored(settings)
@@ -104,14 +108,16 @@ def _bytes(tree: Tree, name: str) -> bytes:
 
 
 def _named(tree: Tree, folder: str, ends: Sequence[str]) -> dict[str, list[str]]:
-    """Return the paths of files directly in a folder, by case."""
+    """Return the paths of files, and of stores, directly in a folder, by case."""
     found: dict[str, list[str]] = {}
     for path, content in tree.items():
-        name = path.removeprefix(folder)
+        name, inside, _ = path.removeprefix(folder).partition("/")
         end = next((end for end in sorted(ends, key=len, reverse=True) if name.lower().endswith(end)), None)
-        if not path.startswith(folder) or "/" in name or end is None or content is None or name.startswith("."):
+        is_folder = bool(inside) or content is None
+        if not path.startswith(folder) or end is None or is_folder != (end == ".zarr") or name.startswith("."):
             continue
-        found.setdefault(name[: -len(end)], []).append(path)
+        if (whole := f"{folder}{name}") not in (paths := found.setdefault(name[: -len(end)], [])):
+            paths.append(whole)
     return found
 
 
@@ -192,6 +198,25 @@ def _volume(content: bytes) -> np.ndarray:
     return array.T
 
 
+def stored_array(tree: Tree) -> np.ndarray:
+    """Return the array of a Zarr store, or the finest resolution of an OME-Zarr image, with axes in their order."""
+    import zarr
+
+    with tempfile.TemporaryDirectory(prefix="segcal-store-") as folder:
+        write_tree(Path(folder), tree)
+        found: Any = zarr.open(folder, mode="r")
+        if isinstance(found, zarr.Array):
+            return np.asarray(found[...])
+        about = found.attrs.get("ome", found.attrs)["multiscales"][0]
+        array = np.asarray(found[about["datasets"][0]["path"]][...])
+    axes = [axis if isinstance(axis, str) else axis["name"] for axis in about["axes"]]
+    if len(axes) != array.ndim:
+        raise UnreadableError(f"{len(axes)} axes of {array.ndim}")
+    dropped = tuple(k for k, axis in enumerate(axes) if axis not in ("c", "z", "y", "x"))
+    ordered = sorted(set(range(array.ndim)) - set(dropped), key=lambda k: "czyx".index(axes[k]))
+    return array.transpose(*ordered, *dropped).squeeze(tuple(range(len(ordered), array.ndim)))
+
+
 def _shape(content: bytes) -> tuple[int, ...]:
     """Return the shape of a volume as [z, y, x], from its header."""
     shape = tuple(_image(content).shape)
@@ -201,7 +226,9 @@ def _shape(content: bytes) -> tuple[int, ...]:
 
 
 def _label_array(tree: Tree, path: str) -> np.ndarray:
-    content, low = _bytes(tree, path), path.lower()
+    if (low := path.lower()).endswith(".zarr"):
+        return stored_array(below(tree, f"{path}/"))
+    content = _bytes(tree, path)
     if low.endswith((".png", ".webp")):
         array = np.asarray(Image.open(io.BytesIO(content)))
         depth, colour = content[(header := content.find(b"IHDR")) + 12 : header + 14]  # other chunks may be before it
@@ -215,7 +242,9 @@ def _label_array(tree: Tree, path: str) -> np.ndarray:
 
 
 def _score_array(tree: Tree, path: str, kind: str, space: tuple[int, ...] | None) -> np.ndarray:
-    content, low = _bytes(tree, path), path.lower()
+    if (low := path.lower()).endswith(".zarr"):
+        return stored_array(below(tree, f"{path}/"))
+    content = _bytes(tree, path)
     if low.endswith(".npy"):
         return _npy(content)
     if low.endswith(".npz"):

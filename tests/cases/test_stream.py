@@ -302,3 +302,12 @@ def test_bad_passes_are_refused_by_name(passes: Any, message: str) -> None:
     cases = [with_passes(case_of("a")), replace(case_of("b"), passes=passes)]
     with pytest.raises(InputError, match=message):
         list(CaseStream(cases, CLASSES, passes=True).slabs())
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2), (1, 2, 3)])
+def test_labels_that_are_not_read_may_have_any_shape(shape: tuple[int, ...]) -> None:
+    case = Case("a", np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.zeros(shape, np.uint8))
+    (slab,) = CaseStream([case], 2, labelled=False).slabs()
+    assert slab.logits.shape == (1, 2, 3, 4)
+    with pytest.raises(InputError, match="labels must have shape"):
+        list(CaseStream([case], 2).slabs())

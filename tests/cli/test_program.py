@@ -65,6 +65,20 @@ def test_program_runs(data: Path, tmp_path: Path) -> None:
     assert segcal.load(tmp_path / "ts").fitted
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+@pytest.mark.parametrize("command", ["--help", "evaluate"])
+def test_program_with_a_full_disk_below_its_output(command: str, data: Path) -> None:
+    """Standard output is refused in one sentence; standard error, where warnings go, ends nothing."""
+    code = "import os, sys\nos.dup2(os.open('/dev/full', os.O_WRONLY), {})\nfrom segcal.cli import main\nmain()"
+    args = (command, *([data, "--patches", 2] if command == "evaluate" else []))
+    done = python("-c", code.format(1), *args)
+    assert done.returncode == 2
+    assert re.match(r"segcal: No space left on device; ", done.stderr.splitlines()[-1])
+    done = python("-c", code.format(2), *args)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
 def test_program_refuses(data: Path, tmp_path: Path) -> None:
     logits = np.load(data / "logits" / "scene-001.npy")
     logits[1, 2, 3] = np.nan
@@ -90,6 +104,20 @@ def test_program_cleans_up_when_it_is_terminated(data: Path, calibrator: Path) -
     done = python("-c", code, "apply", calibrator, data, "--out", data.parent / "probs")
     assert done.returncode == 128 + 15, done.stderr
     assert everything(data.parent) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
+@pytest.mark.parametrize(("number", "status"), [(2, 130), (15, 143)])
+def test_a_signal_while_numpy_is_imported_is_not_lost(number: int, status: int, data: Path) -> None:
+    """PyTorch would forget it, if it were the first to import NumPy."""
+    code = (
+        "import os, sys\nclass Finder:\n once = ['numpy._core']\n def find_spec(self, name, *_):\n"
+        f"  if name in self.once: os.kill(os.getpid(), {number}, *self.once.clear() or ())\n"
+        "sys.meta_path.insert(0, Finder())\nfrom segcal.cli import main\nmain()"
+    )
+    done = python("-c", code, "fit", data, "--method", "ts", "--out", data.parent / "ts")
+    assert done.returncode == status, done.stderr
+    assert not (data.parent / "ts").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import logging
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import nibabel
 import nibabel.imageglobals
@@ -343,3 +345,11 @@ def test_a_volume_that_declares_too_much_takes_no_memory(tmp_path: Path, end: st
         file.write(bytes(content))
     with pytest.raises(InputError, match="cannot be in a file of its size"):
         read_volume(tmp_path / f"a{end}")
+
+
+def test_a_lack_of_open_files_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "a.npy", np.ones((2, 3, 4)))
+    file = formats.file_at(tmp_path / "a.npy")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+    with pytest.raises(InputError, match=r"cannot be read \(Too many open files\)"):
+        file.read("logits")

@@ -109,6 +109,24 @@ def test_ome_zarr_gives_the_finest_resolution_and_its_spacing(tmp_path: Path, ve
         file.read("labels")
 
 
+@pytest.mark.parametrize("axes", ["cyx", "cxy", "cy", "cyy"])
+def test_axes_of_ome_zarr_are_put_in_order_or_refused(tmp_path: Path, axes: str) -> None:
+    values = np.arange(3 * 4 * 4, dtype=np.float32).reshape(3, 4, 4)
+    steps = {"c": 1.0, "y": 2.0, "x": 3.0}
+    scale = {"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [steps[axis] for axis in axes]}]}
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    about = {"axes": [{"name": axis} for axis in axes], "datasets": [scale]}
+    group.attrs.update({"ome": {"multiscales": [about]}})
+    group.create_array("0", data=values.swapaxes(1, 2) if axes == "cxy" else values)
+    file = formats.file_at(tmp_path / "a.zarr")
+    if axes in ("cyx", "cxy"):
+        np.testing.assert_array_equal(file.read("logits", (4, 4)).values, values)
+        assert file.read("logits", (4, 4)).spacing == (2.0, 3.0)
+    else:
+        with pytest.raises(InputError, match="must name each axis once"):
+            file.read("logits", (4, 4))
+
+
 def test_a_group_without_an_image_is_refused(tmp_path: Path) -> None:
     zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
     with pytest.raises(InputError, match="must be a Zarr array or an OME-Zarr image, got a group"):

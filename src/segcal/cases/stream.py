@@ -224,7 +224,7 @@ class CaseStream:
                     f"'{first}'; give every case each pass, in the same order"
                 )
         if facts is None:
-            content = "" if case.labels is None else fingerprint(case.logits, case.labels)
+            content = fingerprint(case.logits, case.labels) if self.labelled and case.labels is not None else ""
             facts = CaseFacts(case.name, content, probability_doubt(case.logits))
             self._store.facts[position] = facts
         return StreamedCase(self, case, facts, position)

@@ -6,7 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,6 @@ class Group(TyperGroup):
             if hasattr(error, "__notes__"):
                 _complain("interrupted", error)
             raise
-        except BrokenPipeError:
-            raise  # the reader closed the pipe (`| head`), which the caller ends quietly
-        except OSError as error:
-            where = f" ('{error.filename}')" if error.filename else ""
-            _complain(f"{_reason(error)}{where}; check the path, its permissions and the free space", error)
         except ValueError as error:
             from segcal.types import InputError
 
@@ -94,6 +89,12 @@ class Group(TyperGroup):
             sys.exit(2)
         try:
             status = run()
+        except BrokenPipeError:
+            raise  # the reader closed the pipe (`| head`), which the caller ends quietly
+        except OSError as error:  # also where the help or the version is printed
+            where = f" ('{error.filename}')" if error.filename else ""
+            _complain(f"{_reason(error)}{where}; check the path, its permissions and the free space", error)
+            status = 2
         except Exception as error:
             if not hasattr(error, "format_message"):  # what click and typer, which may vendor click, raise
                 raise
@@ -105,7 +106,8 @@ class Group(TyperGroup):
 def _complain(sentence: str, error: BaseException | None = None) -> None:
     """Print a sentence, followed by the notes of an error, which say what has been kept."""
     notes = getattr(error, "__notes__", ())
-    typer.echo(f"segcal: {printable('; '.join([sentence, *notes]))}", err=True)
+    with suppress(OSError):  # the status says it too, where standard error is full
+        typer.echo(f"segcal: {printable('; '.join([sentence, *notes]))}", err=True)
 
 
 def _reason(error: OSError) -> str:
@@ -134,6 +136,15 @@ def _show_usage_error(error: Any) -> None:
 
 class ManyValues(TyperCommand):
     """Let an option that may be repeated take several values at once: `--calibrators a b` for two options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, after an import of NumPy that Ctrl-C and SIGTERM can end.
+
+        PyTorch imports NumPy while its library is loaded and forgets what that raises, so that a signal would be lost.
+        """
+        import numpy  # noqa: F401
+
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Name the option again before each further value."""
@@ -209,4 +220,5 @@ def warn(text: str) -> None:
     if text in _said:
         return
     _said.add(text)
-    ERR.print(f"warning: {text}", style="yellow")
+    with suppress(OSError):  # a full disk below standard error does not end the work
+        ERR.print(f"warning: {text}", style="yellow")

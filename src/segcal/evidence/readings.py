@@ -271,6 +271,7 @@ def ece_by_bins(cells: Histogram, bins: Sequence[int]) -> Array:
     return np.array(found)
 
 
+@np.errstate(under="ignore")  # a program may have numpy raise, and damped waves vanish
 def smooth_ece(cells: Histogram) -> float:
     """Return the smooth calibration error of Błasiok and Nakkiran (2023), from a fine histogram `[L, 65536]`.
 

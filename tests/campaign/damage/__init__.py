@@ -83,6 +83,8 @@ def _damaged_once(draw: DrawFn, tree: Tree, prefix: str, family: str) -> Tree:
 
 def damage_of(path: str) -> Damage:
     """Return the damage that knows the format of a file; by bytes where there is none."""
+    if ".zarr/" in path and path.rpartition("/")[2].isdigit():
+        return arrays.damage_chunk
     found = [end for end in _BY_ENDING if path.lower().endswith(end)]
     return _BY_ENDING[max(found, key=len)] if found else raw.damage_bytes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import zipfile
@@ -86,6 +87,14 @@ def _shape(draw: DrawFn, array: np.ndarray) -> np.ndarray:
 def _type(draw: DrawFn, array: np.ndarray) -> np.ndarray:
     """Return the array as another type of number, or as something that is no number."""
     return array.astype(np.dtype(draw(st.sampled_from(DTYPES))))
+
+
+def damage_chunk(draw: DrawFn, content: bytes) -> bytes:
+    """Return a chunk of a Zarr store with other values, or more or fewer of them."""
+    packed = content[:2] == b"\x1f\x8b"
+    plain = gzip.decompress(content) if packed else content
+    changed = damage_array(draw, np.frombuffer(plain, "u1" if len(plain) % 4 else "<f4")).tobytes()
+    return gzip.compress(changed, 1, mtime=0) if packed else changed
 
 
 def _with_header(draw: DrawFn, content: bytes) -> bytes:

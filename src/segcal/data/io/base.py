@@ -5,6 +5,7 @@ Arrays have segcal's order: scores `[L, *S]`, labels and maps `[*S]`, images `[C
 
 from __future__ import annotations
 
+import errno
 import math
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,6 +36,9 @@ LARGEST = 1 << 37
 
 _NOISE = 1e-3
 """Distance from a whole number that scaling may leave in a label of a floating point file."""
+
+_NOT_OF_THE_FILE = (errno.EACCES, errno.EIO, errno.EMFILE, errno.ENFILE)
+"""Reasons for which the system refuses to read a file that may be whole."""
 
 _DEFLATE = 1032
 _TOO_LONG = "it holds more than its header declares"
@@ -138,6 +142,10 @@ def readable(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InputError(f"'{path}' must exist, but it is gone; restore it or open the folder again") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NOT_OF_THE_FILE:
+            raise InputError(
+                f"'{path}' cannot be read ({error.strerror}); check its permissions, the disk and the limit of files"
+            ) from error
         reason = (str(error).splitlines() or [""])[0] or type(error).__name__
         if "pickle" in str(error) or "Python objects" in reason:
             raise InputError(

@@ -27,6 +27,7 @@ _CHUNK = {2: (128, 256), 3: (8, 128, 128)}
 
 _LARGEST_CHUNK = 1 << 31
 """Bytes of the largest chunk, packed or not, which is read as a whole."""
+_SPACE = ("z", "y", "x")
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
@@ -163,7 +164,11 @@ def _ordered(
     array: Any, about: Mapping[str, Any], scale: Mapping[str, Any], path: Path, *, channels: bool
 ) -> tuple[tuple[int, ...], Spacing | None]:
     axes = [axis if isinstance(axis, str) else axis["name"] for axis in about["axes"]]
-    space = [k for k, name in enumerate(axes) if name in ("z", "y", "x")]
+    if len(set(axes)) < len(axes) or len(axes) != array.ndim:
+        raise InputError(
+            f"'{path}' must name each axis once, got {axes} of an array of shape {array.shape}; correct it"
+        )
+    space = sorted((k for k, name in enumerate(axes) if name in _SPACE), key=lambda k: _SPACE.index(axes[k]))
     channel = [k for k, name in enumerate(axes) if name == "c" and (channels or array.shape[k] > 1)]
     others = [k for k in range(len(axes)) if k not in space and k not in channel]
     if any(array.shape[k] > 1 for k in others) or (channel and not channels):
