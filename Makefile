@@ -38,7 +38,7 @@ check: $(VENV)/installed-dev
 
 # Attacks: damaged files, foreign files, special files (others each time), kills, full disks, odd machines, changed code.
 campaign: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[campaign]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[campaign,store]"
 	$(BIN)/python -m pytest -n $(THREADS) -q tests/campaign --deselect tests/campaign/test_fuzz.py --hypothesis-profile campaign
 	$(BIN)/python -m tests.campaign fuzz --number 100000 --seed $$(date +%s)
 	$(BIN)/python -m tests.campaign kill --number 500 --seed 1

@@ -75,6 +75,16 @@ def test_everything_else_is_left_to_pytorch(example: Any) -> None:
         assert example(mode.from_tensor(x)) == "plain"
 
 
+def test_a_tensor_that_is_negated_only_when_it_is_read_is_read_as_it_is() -> None:
+    parts = torch.randn(2, 3, 8, 8, 2)
+    lazy, plain = torch.view_as_complex(parts).conj().imag, -parts[..., 1]
+    assert lazy.is_neg()
+    calibrator = create("ts", 3)
+    calibrator.inverse_temperature.fill_(0.5)
+    calibrator.fitted.fill_(True)
+    torch.testing.assert_close(calibrator.predict_proba(lazy), calibrator.predict_proba(plain), rtol=0, atol=0)
+
+
 def test_tensors_of_two_devices_have_no_engine() -> None:
     here, there = torch.ones(2), torch.ones(2, device="meta")
     assert engine_for(here, there) is None

@@ -58,13 +58,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a text file in UTF-8; raise if it is larger than any that segcal writes."""
+    """Return the content of a text file in UTF-8, without a byte order mark; raise if it is larger than any that segcal writes."""
     refuse_special(path)
     with path.open("rb") as file:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise InputError(f"'{path}' must have at most {_LARGEST >> 20} MiB, got more; is it the right file?")
-    return content.decode("utf-8")
+    return content.decode("utf-8-sig")
 
 
 def refuse_special(path: Path) -> None:

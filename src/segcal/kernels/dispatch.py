@@ -118,7 +118,7 @@ def on_one_thread(values: Tensor) -> Any:
         >>> on_one_thread(torch.ones(2)), on_one_thread(torch.ones(2, device="meta"))
         (array([1., 1.], dtype=float32), tensor(..., device='meta', size=(2,)))
     """
-    return values.detach().numpy() if engine_for(values) == "cpu" else values
+    return values.numpy(force=True) if engine_for(values) == "cpu" else values
 
 
 def checking_kernels(*tensors: Tensor) -> Any:
