@@ -22,7 +22,8 @@ from segcal.calibrators.shared.context_sample import draw_sample
 from segcal.calibrators.shared.cross_validation import CrossValidation, Score
 from segcal.calibrators.shared.search import Plan, Search, cases_apart
 from segcal.calibrators.shared.survey import summed_nll
-from segcal.cases import CaseStream, reading
+from segcal.cases import CaseStream
+from segcal.cases import stream as stream_module
 from segcal.data.sample.scenes import simulate
 from segcal.functional.temperature import likelihood
 from segcal.integrations.export import export_onnx
@@ -290,7 +291,7 @@ def test_contextual_methods_share_one_path_of_fits(monkeypatch: pytest.MonkeyPat
 
 def test_trained_methods_are_scored_at_the_pixels_of_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segcal.calibrators.shared.context_sample._SAMPLE", 512)
-    monkeypatch.setattr(reading, "SLAB", 5 * 8 * 32)
+    monkeypatch.setattr(stream_module, "SLAB", 5 * 8 * 32)
     cases = scenes(4, "local")
     stream = CaseStream(cases, 5)
     sample = draw_sample(stream, spatial_dims=2, features=False)

@@ -20,7 +20,7 @@ from segcal.calibrators.affine import (
     search_dirichlet,
 )
 from segcal.calibrators.automatic import AutomaticChoice
-from segcal.calibrators.base import CalibratedSlab, Calibrator
+from segcal.calibrators.base import Calibrator
 from segcal.calibrators.binwise import BinwiseTemperatureScaling
 from segcal.calibrators.class_conditional import ArgmaxPreservingScaling, OrderPreservingScaling
 from segcal.calibrators.contextual import ContextualTemperatureScaling
@@ -31,6 +31,7 @@ from segcal.calibrators.report import FitReport, Learned
 from segcal.calibrators.saving import check_values, fill, foreign, read_content, read_shapes, read_values
 from segcal.calibrators.scores import BetaCalibration, HistogramBinning, IsotonicRegression
 from segcal.calibrators.sigmoid import SigmoidHead
+from segcal.calibrators.slabs import CalibratedSlab
 from segcal.calibrators.temperature import AttendedTemperatureScaling, TemperatureCalibrator, TemperatureScaling
 from segcal.functional.checks import activation_of
 from segcal.text import suggestion

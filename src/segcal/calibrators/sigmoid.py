@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import CalibratedSlab, Calibrator
+from segcal.calibrators.base import Calibrator
 from segcal.calibrators.report import FitReport, Learned
+from segcal.calibrators.slabs import CalibratedSlab
 from segcal.cases import CaseStream, StreamedCase
 from segcal.cases.channels import channel_case, channel_cases
 from segcal.cases.collections import as_collection

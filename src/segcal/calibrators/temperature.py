@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from segcal.calibrators.base import CalibratedSlab, Calibrator, FitRegion
+from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.survey import pixels_of, summed_likelihood, survey
+from segcal.calibrators.slabs import CalibratedSlab
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.division import (
     NotFiniteError,

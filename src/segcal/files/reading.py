@@ -58,7 +58,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a text file in UTF-8, without a byte order mark; raise if it is larger than any that segcal writes."""
+    """Return the content of a text file in UTF-8 without a byte order mark; raise if segcal writes none as large."""
     refuse_special(path)
     with path.open("rb") as file:
         content = file.read(_LARGEST + 1)

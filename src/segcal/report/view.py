@@ -128,7 +128,7 @@ class View:
 
     @property
     def average(self) -> str:
-        """What metrics in *All* are averages over, in words."""
+        """Words for what the metrics in *All* are averaged over."""
         images = len(self.cases)
         if images == 1:
             return "1 image"
