@@ -289,6 +289,23 @@ def test_rules_of_sigmoid_channels_are_those_of_a_loop_over_pixels(channels: int
     assert torch.equal(rules.keep(shown, "UC"), shown >= limits.float().view(1, -1, 1, 1))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("risk", [None], "'risk' must be a number between 0 and 1, got "),
+        ("level", 90, "'level' must be a number between 0 and 1, got 90"),
+        ("groups", [1], r"'groups\[0\]' must be a text or null, got 1"),
+        ("warnings", "none", "'warnings' must be a list, got 'none'"),
+    ],
+)
+def test_settings_of_wrong_types_are_refused(tmp_path: Path, name: str, value: object, expected: str) -> None:
+    """Even with right checksums."""
+    rules = learned(drawn_cases(9, 4))
+    replace(rules, settings={**rules.settings, name: value}).save(tmp_path / "rules")
+    with pytest.raises(InputError, match=expected):
+        Decisions.load(tmp_path / "rules")
+
+
 @pytest.mark.parametrize("channels", [1, 2])
 def test_calibrators_of_sigmoid_heads_decide_and_leak_by_content(channels: int, tmp_path: Path) -> None:
     cases = masked_cases(11, 12, channels)

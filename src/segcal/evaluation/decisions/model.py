@@ -16,6 +16,7 @@ from torch import Tensor
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.saved import Table, read_settings, read_tables, table_records, write_table
 from segcal.files import MARKER, staged_folder, write_json
+from segcal.files.reading import NUMBER, TEXT, WHOLE, Kind, list_of, optional, problem, record
 from segcal.functional.probability import at_least_float32_dtype
 from segcal.tables import TextTable, named_method
 from segcal.tables.numbers import MISSING, percent, threshold_number, volume_number
@@ -36,10 +37,20 @@ TABLES = {
     "volumes": Table("volumes.csv", "case method label expected:float low:float high:float true:float", "case label"),
 }
 """Tables of decisions, by attribute."""
-_SETTINGS = (
-    *("methods", "class_names", "activation", "ignore_index", "background"),
-    *("risk", "level", "cases", "groups", "warnings", "volume_unit"),
-)
+_SHARE = Kind("a number between 0 and 1", lambda value: NUMBER.accepts(value) and 0 < value < 1)
+_SETTINGS = {
+    "methods": list_of(TEXT),
+    "class_names": list_of(TEXT),
+    "activation": TEXT,
+    "ignore_index": list_of(WHOLE),
+    "background": optional(WHOLE),
+    "risk": _SHARE,
+    "level": _SHARE,
+    "cases": list_of(TEXT),
+    "groups": list_of(optional(TEXT)),
+    "warnings": list_of(TEXT),
+    "volume_unit": TEXT,
+}
 _REMEDY = "run 'segcal decide' again"
 _COVERAGES = (0.5, 0.8, 0.9, 0.95, 1.0)
 
@@ -140,6 +151,8 @@ class Decisions:
         """Read saved decisions; raise unless they are as they were saved."""
         folder = Path(path)
         saved = read_settings(folder, "decisions", FORMAT, "a folder that 'segcal decide --out' wrote", _REMEDY)
+        if wrong := problem(saved, record(_SETTINGS)):
+            raise InputError(f"the settings of the decisions in '{folder}' cannot be used: {wrong}; {_REMEDY}")
         try:
             settings = {name: saved[name] for name in _SETTINGS}
             tables = read_tables(folder, TABLES, settings["methods"], _REMEDY)
