@@ -7,7 +7,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from experiments.camvid.grouped import ShrunkTemperature
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of
 from experiments.camvid.protocols import FITS, Protocol, Source
@@ -51,8 +50,7 @@ def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Proto
     )
     results.save(folder / "results")
     for name, calibrator in named.items():
-        if not isinstance(calibrator, ShrunkTemperature):  # which is made of two that are saved
-            calibrator.save(folder / "calibrators" / name)
+        calibrator.save(folder / "calibrators" / name)
     timings["evaluate"] = perf_counter() - started
 
     started = perf_counter()

@@ -52,7 +52,7 @@ class Recipe:
         precision: Precision in which the network is trained.
         frames: How many frames of each split are used; None for all.
         calibrator_epochs: Epochs of LTS and IBTS.
-        folds: Blocks of time in the grouped protocol.
+        folds: Blocks of time in the protocol `beyond`.
         patch_size: Side of the Local patches.
         repetitions: Repetitions of the bootstrap over images.
     """

@@ -10,16 +10,15 @@ from time import perf_counter
 from typing import Any, Literal
 
 from experiments.beyond.methods import Training, method_named
-from experiments.camvid.grouped import ShrunkTemperature, choose, temperature_pair
 from experiments.camvid.jobs import Job, Recipe
 from experiments.camvid.network import names_of, read_logits
 from experiments.datasets.camvid import BLOCKS, CLASSES, VOID, CamVid, Split, calibration_split, time_groups
-from experiments.fitting import NAMES, fit_methods, floored, on_device, report_of
+from experiments.fitting import NAMES, fit_methods, floored
 from segcal.calibrators import Calibrator, LocalTemperatureScaling, TemperatureScaling
 from segcal.calibrators.local import Preset
 from segcal.types import Case
 
-Protocol = Literal["paper", "schedule", "grouped", "beyond"]
+Protocol = Literal["paper", "schedule", "beyond"]
 _OF_JOINT, _TRAINED = ("ts", "lts"), ("ts", "ibts", "lts")
 _PAPER_EPOCHS = 100
 _RATES: Mapping[Preset, Sequence[float | None]] = {"default": (1e-4, 1e-3), "paper": (None,)}
@@ -75,29 +74,6 @@ def fit_with_validation(
     return {**fitted, "LTS floored": floored(local, one, cases)}
 
 
-def fit_grouped(
-    source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
-) -> dict[str, Calibrator]:
-    """TS, LTS and what lies between, on all frames, with epochs and share from blocks of time that were left out."""
-    started = perf_counter()
-    names, seed, device = names_of(source.data, "val", recipe), source.job.seed, source.device
-    cases = on_device(list(source.stream("val", names)), device)
-    choice = choose(cases, epochs=recipe.calibrator_epochs, folds=recipe.folds, seed=seed, device=device)
-    timings["cross-validation"] = perf_counter() - started
-    started = perf_counter()
-    one, local = temperature_pair(cases, epochs=choice.epochs, seed=seed, device=device)
-    timings["fit TS and LTS"] = perf_counter() - started
-    notes |= {"fit": list(names), "epochs": choice.epochs, "best_epochs": list(choice.best_epochs)}
-    notes |= {"share": choice.share, "nll": {f"{share:.1f}": nll for share, nll in choice.nll.items()}}
-    print(
-        f"  {choice.epochs} epochs (best {choice.best_epochs}), {choice.share:.1f} of the way from TS to LTS",
-        flush=True,
-    )
-    shrunk = ShrunkTemperature(one, local, choice.share)
-    shrunk.fit_report_ = report_of(shrunk, cases)
-    return {"TS": one, "LTS": local, "LTS shrunk": shrunk}
-
-
 def fit_beyond(
     source: Source, recipe: Recipe, timings: dict[str, float], notes: dict[str, Any]
 ) -> dict[str, Calibrator]:
@@ -117,7 +93,6 @@ def fit_beyond(
 FITS: dict[Protocol, Callable[[Source, Recipe, dict[str, float], dict[str, Any]], dict[str, Calibrator]]] = {
     "paper": partial(fit_with_validation, preset="default"),
     "schedule": partial(fit_with_validation, preset="paper"),
-    "grouped": fit_grouped,
     "beyond": fit_beyond,
 }
 PROTOCOLS = tuple(FITS)

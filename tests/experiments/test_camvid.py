@@ -16,14 +16,12 @@ from safetensors.torch import load_file
 from experiments.beside_paper import joined, paper_numbers
 from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
-from experiments.camvid.grouped import ShrunkTemperature, summed_nll, temperature_pair
 from experiments.camvid.jobs import LOSSES, PRESETS, Job
 from experiments.camvid.network import names_of, predict, read_logits, read_quality, train_network
 from experiments.camvid.protocols import FITS, Source
 from experiments.camvid.quality import confusion, fit_statistics, held, logits_of, mean_iou, measure
 from experiments.camvid.table import finished, tables
 from experiments.datasets.camvid import (
-    CLASSES,
     PUBLISHED,
     VOID,
     CamVid,
@@ -34,8 +32,9 @@ from experiments.datasets.camvid import (
     time_blocks,
     time_groups,
 )
-from segcal import InputError, Results, evaluate, load
-from segcal.calibrators import DirichletCalibration, LocalTemperatureScaling, TemperatureCalibrator, TemperatureScaling
+from segcal import InputError, Results, load
+from segcal.calibrators import DirichletCalibration, LocalTemperatureScaling, TemperatureCalibrator
+from segcal.calibrators.shared.survey import summed_nll
 from segcal.losses import FocalLoss, MMCELoss
 from segcal.report.figures import write_figure
 from support.camvid_tree import NAMES, write_camvid
@@ -447,7 +446,6 @@ def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) ->
     assert "FL+LTS is significantly better" in whole
     assert "### Against LTS" in whole
     assert "Video Seq05VD alone (3 frames)" in whole
-    assert "LTS shrunk" in whole
     forms = whole.split("## FC-DenseNettiny, seed 0: the paper's frames\n\n")[1].split("\n\n")[2].splitlines()
     names = [row.split(" | ")[0].strip("| ") for row in forms[2:]]
     assert names[:5] == ["UC", "IsoReg", "VS", "ETS", "DirODIR"]
@@ -459,11 +457,11 @@ def test_tables_are_made_of_what_is_there(finished_run: Path, tmp_path: Path) ->
     assert "seeds 0 / 1" not in whole
     copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
     shutil.rmtree(copy / "fc-densenettiny-focal-0")
-    (copy / "fc-densenettiny-ce-0" / "grouped" / "report.json").unlink()
+    (copy / "fc-densenettiny-ce-0" / "beyond" / "report.json").unlink()
     partial = tables(copy)
     assert "FL" not in partial.replace("paper: ", "")
     assert "LTS is significantly better" in partial
-    assert "grouped" not in partial
+    assert "protocol beyond" not in partial
     shutil.copytree(copy / "fc-densenettiny-ce-0", copy / "fc-densenettiny-ce-1")
     shutil.copytree(finished_run / "fc-densenettiny-focal-0", copy / "fc-densenettiny-focal-0")
     both = tables(copy).split("seeds 0 / 1: the paper's frames\n\n")[1].split("\n\n")[0]
@@ -492,14 +490,6 @@ def test_what_is_made_of_a_fit_reports_its_own_nll(finished_run: Path, tree: Pat
     cases = list(source.stream("val", floored.fit_report_.names))
     nll, pixels = summed_nll(floored, floored.stream(cases))
     assert floored.fit_report_.nll_after == pytest.approx(nll / pixels)
-    folder = job.folder(finished_run) / "grouped"
-    report = json.loads((folder / "report.json").read_text())
-    one, local = (load(folder / "calibrators" / name) for name in ("TS", "LTS"))
-    assert isinstance(one, TemperatureScaling)
-    assert isinstance(local, LocalTemperatureScaling)
-    shrunk = ShrunkTemperature(one, local, report["notes"]["share"])
-    nll, pixels = summed_nll(shrunk, shrunk.stream(list(source.stream("val", report["notes"]["fit"]))))
-    assert report["fits"]["LTS shrunk"]["nll_after"] == pytest.approx(nll / pixels)
 
 
 def test_the_schedule_is_the_papers(finished_run: Path) -> None:
@@ -553,23 +543,6 @@ def test_time_is_up_at_a_checkpoint_and_training_goes_on(tree: Path, tmp_path: P
     assert main(["train", *options, "--out", str(straight)]) == 0
     name = "fc-densenettiny-ce-0/network.safetensors"
     assert (tmp_path / name).read_bytes() == (straight / name).read_bytes()
-
-
-def test_shrinkage_lies_between_its_ends(rng: np.random.Generator, tree: Path) -> None:
-    data = open_camvid(tree)
-    frames = [data.read("val", name) for name in data.names("val")[:2]]
-    cases = [frame.case(rng.normal(0, 3, (11, 44, 60)).astype(np.float32)) for frame in frames]
-    one, local = temperature_pair(cases, epochs=2, seed=0, device="cpu")
-    logits, image = torch.as_tensor(cases[0].logits)[None], torch.as_tensor(cases[0].image)[None]
-    ends = one.temperature(logits, image), local.temperature(logits, image)
-    for share, end in zip((0.0, 1.0), ends, strict=True):
-        torch.testing.assert_close(ShrunkTemperature(one, local, share).temperature(logits, image), end)
-    middle = ShrunkTemperature(one, local, 0.5)
-    torch.testing.assert_close(middle.temperature(logits, image), (ends[0] * ends[1]).sqrt())
-    results = evaluate(cases, {"shrunk": middle}, num_classes=len(CLASSES), ignore_index=VOID, patch_size=20)
-    nll = results.pooled().query("metric == 'nll' and region == 'all'")["value"].item()
-    total, pixels = summed_nll(middle, middle.stream(cases))
-    assert nll == pytest.approx(total / pixels, rel=1e-5)
 
 
 @pytest.mark.data
