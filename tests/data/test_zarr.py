@@ -133,6 +133,14 @@ def test_a_group_without_an_image_is_refused(tmp_path: Path) -> None:
         formats.file_at(tmp_path / "a.zarr").shape("labels")
 
 
+def test_a_store_is_identified_whatever_lies_in_it(tmp_path: Path) -> None:
+    zarr.create_array(store=str(tmp_path / "a.zarr"), data=np.ones((3, 4)))
+    file = formats.file_at(tmp_path / "a.zarr")
+    before = file.identity()
+    (tmp_path / "a.zarr" / os.fsdecode(b"not \xff UTF-8")).touch()
+    assert before != file.identity()
+
+
 SPECIAL = {
     "fifo": (os.mkfifo, "must be a regular file"),
     "endless": (lambda path: path.symlink_to("/dev/zero"), "must be a regular file"),

@@ -46,7 +46,7 @@ class Zarr(ArrayFile):
         else:
             stats = ((file.relative_to(self.path), file.stat()) for file in self.path.rglob("*") if file.is_file())
             entries = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for name, stat in stats)
-        return hashlib.sha256("\n".join(entries).encode()).hexdigest()[:32]
+        return hashlib.sha256("\n".join(entries).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
     def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
         """Return the shape, from the metadata; chunks are not looked at."""
