@@ -130,6 +130,14 @@ def test_a_window_without_errors_asks_for_the_lowest_temperature() -> None:
         np.testing.assert_allclose(local_optimum([(slice(0, 40), logits)], labels), bound)
 
 
+def test_logits_near_the_largest_number_give_a_temperature_within_the_bounds() -> None:
+    """And no warning, which is an error here."""
+    logits = torch.full((1, 2, 9, 9), 3e38)
+    logits[:, 1] = -3e38
+    found = local_optimum([(slice(0, 9), logits)], torch.ones(9, 9, dtype=torch.int64))
+    assert ((found >= make.BOUNDS[0]) & (found <= make.BOUNDS[1])).all()
+
+
 @pytest.mark.parametrize(("shape", "strides"), [((11, 6, 7), (3, 2, 1)), ((9, 12), (2, 3)), ((2, 9), (1, 1))])
 def test_pieces_and_thinning_do_not_change_the_best_temperature(
     shape: tuple[int, ...], strides: tuple[int, ...], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

@@ -347,12 +347,14 @@ def _window_means(pieces: Iterator[Slopes]) -> Iterator[Slopes]:
             pending = pending[:, complete:]
 
 
+@np.errstate(over="ignore")  # of logits near the largest number, whose slopes are infinite
 def _sums(padded: Slopes, axis: int) -> Slopes:
     """Return the sums over windows along an axis, always in the same order."""
     length = padded.shape[axis] - WINDOW + 1
     return reduce(np.add, (padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(WINDOW)))
 
 
+@np.errstate(invalid="ignore")
 def _roots(slopes: Slopes) -> Array:
     """Return where slopes `[steps, *S]`, which rise with the temperature, cross zero."""
     logs = np.log(BOUNDS[0] * 2 ** (np.arange(_STEPS) / 2))
