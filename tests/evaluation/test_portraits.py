@@ -133,7 +133,7 @@ def test_a_window_without_errors_asks_for_the_lowest_temperature() -> None:
 def test_logits_near_the_largest_number_give_a_temperature_within_the_bounds() -> None:
     """And no warning, which is an error here."""
     logits = torch.full((1, 2, 9, 9), 3e38)
-    logits[:, 1] = -3e38
+    logits[:, 1] = 0
     found = local_optimum([(slice(0, 9), logits)], torch.ones(9, 9, dtype=torch.int64))
     assert ((found >= make.BOUNDS[0]) & (found <= make.BOUNDS[1])).all()
 
