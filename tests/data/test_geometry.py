@@ -193,6 +193,14 @@ def test_files_in_different_places(tmp_path: Path, layout: str, where: str) -> N
     assert message.endswith("; resample one to the other")
 
 
+def test_files_in_no_place(tmp_path: Path) -> None:
+    """And no warning of NumPy, which is an error here."""
+    write_nifti_case(tmp_path, "first")
+    for where in ("labels", "logits"):
+        moved(tmp_path / where / "a.nii.gz", np.inf)
+    assert "lie in different places (affines differ), by up to nan" in complaint(tmp_path)
+
+
 def test_vector_images_of_itk_stay_vector_images(tmp_path: Path) -> None:
     """ITK reads a fifth axis as channels of a vector image if the header says so."""
     vector = nibabel.Nifti1Image(logits_of(3).T[:, :, :, None, :], AFFINE)

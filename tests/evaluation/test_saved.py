@@ -231,3 +231,15 @@ def test_results_inside_results_inside_results_are_refused(kept: Path, tmp_path:
         (folder / "channels" / str(k)).symlink_to(folder)
     with pytest.raises(InputError, match="must not hold further ones"):
         Results.load(folder)
+
+
+@pytest.mark.parametrize("file", ["patches.csv", "images.csv"])
+def test_a_floor_with_fewer_values_is_refused(kept: Path, tmp_path: Path, file: str) -> None:
+    folder = copied(kept, tmp_path)
+    path = folder / "floor" / file
+    rows = pd.read_csv(path, dtype={"case": str})
+    rows[rows["metric"] != "mce"].to_csv(path, index=False)
+    list_files(folder / "floor")
+    list_files(folder)
+    with pytest.raises(InputError, match=r"the floor in .* must have every value of the results, got fewer"):
+        Results.load(folder)

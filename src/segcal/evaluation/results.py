@@ -348,7 +348,10 @@ class Results:
         redrawn = cls._load(folder / _FLOOR, _FLOOR) if settings.get("floor") else None
         several = enumerate(names) if len(names) > 1 else ()  # one channel has no results but these
         channels = {name: cls._load(folder / _CHANNELS / str(k), _CHANNELS) for k, name in several}
-        return cls(settings=settings, redrawn=redrawn, channels=channels, **tables)
+        found = cls(settings=settings, redrawn=redrawn, channels=channels, **tables)
+        if redrawn is not None and not found._samples().keys() <= redrawn._samples().keys():
+            raise InputError(f"the floor in '{folder}' must have every value of the results, got fewer; evaluate again")
+        return found
 
     def _write(self, folder: Path) -> None:
         for attribute, table in TABLES.items():

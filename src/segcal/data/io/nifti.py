@@ -117,6 +117,7 @@ def volume_orientation(path: Path) -> str | None:
     return found if sorted(found.translate(str.maketrans("RPI", "LAS"))) == ["A", "L", "S"] else None
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of affines that are not finite, which differ
 def check_same_place(paths: Sequence[Path], *, of: str) -> None:
     """Raise unless all of these files have the affine of the first one, to a thousandth."""
     affines = [np.asarray(_open(path).affine) for path in paths]
