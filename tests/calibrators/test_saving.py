@@ -96,6 +96,7 @@ def set_to(name: str, number: float) -> Callable[[dict[str, torch.Tensor]], None
         ("dirichlet", set_to("bias", torch.inf), "must be finite, got NaN or infinity in 'bias'"),
         ("ts", set_to("fitted", 0), "must be fitted"),
         ("lts", set_to("input_deviation", 0), "'input_deviation' must be above 0"),
+        ("lts", set_to("input_scale", 1e300), "'input_scale' must be above 0, at most 3.4"),
         ("cts", set_to("feature_scale", 0), "'feature_scale' must be above 0"),
         ("cmsap", set_to("matrices", -1), "'matrices' must not be negative"),
         ("auto", set_to("choice", 99), "'choice' must be one of the candidates|cannot be read"),

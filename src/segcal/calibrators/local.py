@@ -312,7 +312,10 @@ class LocalTemperatureScaling(TemperatureCalibrator):
     def _problem(self) -> str | None:
         positive = {"base_temperature": self.base_temperature, "input_deviation": self.input_deviation}
         wrong = [name for name, value in positive.items() if not bool((value > 0).all())]
-        return f"'{wrong[0]}' must be above 0" if wrong else None
+        if wrong:
+            return f"'{wrong[0]}' must be above 0"
+        largest = torch.finfo(torch.float32).max
+        return None if 0 < float(self.input_scale) <= largest else f"'input_scale' must be above 0, at most {largest:g}"
 
 
 def _mean(sums: tuple[float, int]) -> float:
