@@ -169,6 +169,14 @@ def test_pictures_that_are_no_labels(tmp_path: Path) -> None:
     assert "stored without loss, got a lossy WebP" in complaint(tmp_path)
 
 
+def test_an_unknown_version_of_npy_is_refused(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    path = tmp_path / "logits/a.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:6] + bytes([1, 1]) + content[8:])
+    assert "version 1.1 of the format is not known" in complaint(tmp_path, num_classes=5)
+
+
 def test_archives_and_arrays_under_the_other_name(tmp_path: Path) -> None:
     write_arrays(tmp_path, "a")
     save(tmp_path / "x.npz", logits_of())

@@ -102,6 +102,8 @@ class Npz(ArrayFile):
 def _read_header(file: IO[bytes]) -> tuple[Shape, Literal["C", "F"], np.dtype[Any]]:
     """Return shape, order and dtype of the array that follows in `file`."""
     version = np.lib.format.read_magic(io.BytesIO(file.read(len(_MAGIC) + 2)))
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"version {'.'.join(map(str, version))} of the format is not known")
     first = version == (1, 0)
     read: Callable[..., Any] = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
     size = file.read(2 if first else 4)
