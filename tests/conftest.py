@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,6 +18,11 @@ if importlib.util.find_spec("beartype"):  # a machine with a GPU may not have it
 
 import numpy as np
 import torch
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # in the background of a shell; programs that tests start inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers have the cores already, and threads that wait for each other are slow
