@@ -59,12 +59,14 @@ def test_grey_pictures_of_eight_and_sixteen_bits(tmp_path: Path) -> None:
     np.testing.assert_allclose(sixteen[0].image, 0.2, rtol=1e-6)
 
 
-def test_palette_picture_as_image_is_its_colours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"transparency": b"\xff\x80"}])
+def test_palette_picture_as_image_is_its_colours(tmp_path: Path, options: dict[str, bytes]) -> None:
+    """Also where some are transparent, of which Pillow would warn."""
     write_arrays(tmp_path, "a")
     (tmp_path / "images").mkdir()
     picture = Image.new("P", (6, 4), 1)
     picture.putpalette([0, 0, 0, 255, 51, 0])
-    picture.save(tmp_path / "images/a.png")
+    picture.save(tmp_path / "images/a.png", **options)
     image = open_folder(tmp_path)[0].image
     np.testing.assert_allclose(image[:, 0, 0], [1.0, 0.2, 0.0], rtol=1e-6)
 

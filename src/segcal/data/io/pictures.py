@@ -55,6 +55,7 @@ def read_label_picture(path: Path) -> Array:
 def read_image_picture(path: Path) -> Array:
     """Return float32 `[C, H, W]` in 0..1 from a picture of 8 or 16 bits."""
     with _opened(path) as picture:
+        picture.info.pop("transparency", None)  # of a palette, of which Pillow would warn
         pixels = np.asarray(picture.convert(_image_mode(picture.mode)))
     scale = np.float32(255 if pixels.dtype == np.uint8 else 65535)
     channels = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
