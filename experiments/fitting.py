@@ -149,14 +149,14 @@ def report_of(calibrator: Calibrator, cases: Sequence[Case]) -> FitReport:
 
 
 def on_device(cases: Sequence[Case], device: str) -> Sequence[Case]:
-    """Cases whose logits and images are held on a GPU; those for the CPU, or too many, stay as they are."""
+    """Cases whose logits and images, if any, are held on a GPU; those for the CPU, or too many, stay as they are."""
     if device == "cpu" or not cases or len(cases) * _bytes(cases[0]) > _HELD:
         return cases
     return [
         replace(
             case,
             logits=torch.as_tensor(case.logits, device=device),
-            image=torch.as_tensor(case.image, device=device),
+            image=None if case.image is None else torch.as_tensor(case.image, device=device),
         )
         for case in cases
     ]

@@ -17,9 +17,12 @@ _opened: list[Any] = []  # tasks of a process of the pool
 def spawned(count: int, open_tasks: Callable[[], Sequence[Any]] = tuple) -> ProcessPoolExecutor:
     """Return processes, each of which opens the tasks itself.
 
-    They are spawned, since neither CUDA nor the threads of PyTorch survive a fork.
+    They are spawned, since neither CUDA nor the threads of PyTorch survive a fork. Libraries of linear algebra read the
+    number of their threads from the environment when they are loaded.
     """
     threads = max(1, (os.cpu_count() or 1) // count)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads))
     return ProcessPoolExecutor(count, get_context("spawn"), _start, (threads, open_tasks))
 
 
@@ -34,7 +37,8 @@ def work_on(
 
     Args:
         open_tasks: Opens the tasks; processes import it, as they import `work`.
-        items_of: The items of a task.
+        items_of: The items of a task. Several processes begin with the first items of all tasks: put those that take
+            longest first, so that none is left alone at the end.
         work: What to do.
         processes: How many items are worked on at the same time.
     """
@@ -44,8 +48,11 @@ def work_on(
             for item in items_of(task):
                 work(task, *item)
         return
-    items = [(place, item) for place, task in enumerate(tasks) for item in items_of(task)]
-    with spawned(processes, open_tasks) as pool:
+    ranked = [(rank, place, item) for place, task in enumerate(tasks) for rank, item in enumerate(items_of(task))]
+    items = [(place, item) for _, place, item in sorted(ranked, key=lambda each: each[:2])]
+    if not items:
+        return
+    with spawned(min(processes, len(items)), open_tasks) as pool:
         for done in as_completed([pool.submit(_work, work, *each) for each in items]):
             done.result()
 

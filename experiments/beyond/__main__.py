@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.beyond.measure import measure
-from experiments.beyond.methods import METHODS, Training
+from experiments.beyond.methods import METHODS, TRAINED, Training
 from experiments.beyond.splits import Task, chosen_tasks
 from experiments.beyond.table import COLUMNS, MEASURED, gathered, tables
 from experiments.command import given, parser_of, show, status_of
@@ -53,10 +53,12 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
     if options.voc is None and options.camvid is None:
         raise InputError("give the folder of VOC's scores with --voc or that of CamVid with --camvid")
     training = Training(options.epochs, options.crop, options.device)
+    longest = (*TRAINED, "auto")
+    order = sorted(options.methods, key=lambda method: method not in longest)  # which are begun first
 
     def items(task: Task) -> list[tuple[int, str, Path, Training]]:
         sizes = {min(size, len(task.fit)) for size in (*options.sizes, len(task.fit))}
-        return [(size, method, out, training) for size in sorted(sizes, reverse=True) for method in options.methods]
+        return [(size, method, out, training) for size in sorted(sizes, reverse=True) for method in order]
 
     work_on(partial(chosen_tasks, options), items, measure, processes=options.processes)
 

@@ -23,7 +23,7 @@ _CACHE = 8 << 30
 
 @dataclass(frozen=True)
 class Training:
-    """Training of LTS: epochs (None for its default), side of the crops (None for whole images) and device."""
+    """Training of LTS: epochs (None for its default), side of the crops (None for whole images); device of all fits."""
 
     epochs: int | None = None
     crop: int | None = None
@@ -51,7 +51,7 @@ def _local(method: str = "lts", *, held_out: bool = False, **own: Any) -> Fit:
             fold = folds_of([case.group or case.name for case in cases], _FOLDS)
             used, left = (subset(used, np.flatnonzero(side).tolist()) for side in (fold != 0, fold == 0))
             settings |= {"validation": left, "patience": _PATIENCE}
-        found = calibrator.fit(used, **settings).to("cpu")
+        found = calibrator.fit(used, **settings)
         details = found.fit_report_.details
         return found, {name: details[name] for name in ("best_epoch", "share") if name in details}
 
@@ -59,8 +59,9 @@ def _local(method: str = "lts", *, held_out: bool = False, **own: Any) -> Fit:
 
 
 def _plain(method: str, **settings: Any) -> Fit:
-    def fit(cases: Sequence[Case], about: Mapping[str, Any], _: Training) -> tuple[Calibrator, dict[str, Any]]:
-        return create(method, **about, **settings).fit(cases), {}
+    def fit(cases: Sequence[Case], about: Mapping[str, Any], training: Training) -> tuple[Calibrator, dict[str, Any]]:
+        device = str(choose_device(training.device))
+        return create(method, **about, **settings).to(device).fit(on_device(cases, device)), {}
 
     return fit
 
@@ -90,6 +91,10 @@ METHODS: dict[str, Fit | None] = {
     "auto": _plain("auto", candidates=tuple(name for name in DEFAULT_CANDIDATES if name != "lts")),
 }
 """By the names of the tables. `auto` chooses without LTS here, which is measured beside it."""
+
+
+TRAINED = tuple(name for name in METHODS if name.startswith(("LTS", "IBTS")))
+"""Methods whose fits take longest on a GPU."""
 
 
 def method_named(name: str) -> Fit | None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from experiments.archive import pack, unpack
-from experiments.camvid.calibrate import calibrate, study
-from experiments.camvid.jobs import LOSSES, PRESETS, Job, Recipe
-from experiments.camvid.network import OutOfTimeError, check_recipe, predict, train_network
+from experiments.camvid.jobs import LOSSES, PRESETS, Recipe
+from experiments.camvid.network import OutOfTimeError
 from experiments.camvid.protocols import PROTOCOLS
+from experiments.camvid.running import run_jobs
 from experiments.camvid.table import tables
-from experiments.command import given, parser_of, show, status_of
-from experiments.datasets.camvid import Split, open_camvid
+from experiments.command import parser_of, show, status_of
 from segcal.statistics import TESTS
 
 _STAGES = ("run", "train", "calibrate", "table", "study", "archive", "unpack")
@@ -44,7 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     out = Path(options.out)
-    jobs = [Job(options.network, loss, seed) for seed in options.seed for loss in options.loss]
     if options.stage == "table":
         show(tables(out, options.test), out)
     elif options.stage == "archive":
@@ -54,26 +51,7 @@ def _run(options: argparse.Namespace) -> None:
         for archive in sorted(options.archives.glob("*.zip")):
             unpack(archive, out / archive.stem)
     else:
-        _measure(jobs, out, options)
-
-
-def _measure(jobs: Sequence[Job], out: Path, options: argparse.Namespace) -> None:
-    splits: tuple[Split, ...] = ("train", "val", "test") if options.stage in ("run", "train") else ("val", "test")
-    data, recipe = open_camvid(given(options.data, "--data"), splits), _recipe(options)
-    if recipe.frames is None:
-        data.require_published()
-    for job in jobs:
-        check_recipe(job, out, recipe)
-        if options.stage in ("train", "run"):
-            train_network(
-                job, data, out, recipe, device=options.device, minutes=options.minutes, compiled=options.compiled
-            )
-        if options.stage in ("calibrate", "run"):
-            predict(job, data, out, recipe, device=options.device)
-            for protocol in options.protocol:
-                calibrate(job, data, out, recipe, protocol, device=options.device)
-        if options.stage == "study":
-            study(job, data, out, recipe, device=options.device)
+        run_jobs(options, _recipe(options))
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:
@@ -94,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS))
     parser.add_argument("--preset", choices=tuple(PRESETS), default="full")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--processes", type=int, default=1, help="jobs, or protocols of them, at the same time")
     parser.add_argument("--test", choices=tuple(TESTS), default="wilcoxon", help="table: test of significance")
     parser.add_argument(
         "--archives", type=Path, default=_MEASURED, help="folder of the archives: by default the published"

@@ -85,7 +85,7 @@ def fit_beyond(
     for name in _CONTEXTUAL:
         started, fit = perf_counter(), method_named(name)
         assert fit is not None
-        fitted[name], _ = fit(cases, _ABOUT, Training())
+        fitted[name], _ = fit(cases, _ABOUT, Training(device=source.device))
         timings[f"fit {name}"] = perf_counter() - started
     return fitted
 

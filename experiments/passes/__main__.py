@@ -17,9 +17,9 @@ import pandas as pd
 
 from experiments.command import given, parser_of, show, status_of
 from experiments.passes.measure import gathered, measure
-from experiments.passes.predict import predict_camvid, predict_volumes
+from experiments.passes.predict import networks_of, predict
 from experiments.passes.table import COLUMNS, MEASURED, tables
-from experiments.passes.tasks import Task, chosen_tasks, volume_jobs
+from experiments.passes.tasks import Task, chosen_tasks
 from experiments.processes import work_on
 from experiments.rows import pack_rows, unpack_rows
 
@@ -38,7 +38,8 @@ def _run(options: argparse.Namespace) -> None:
     elif options.stage == "archive":
         _archive(given(options.out, "--out"))
     elif options.stage == "predict":
-        _predict(given(options.out, "--out"), given(options.weights, "--weights"), options)
+        given(options.out, "--out"), given(options.weights, "--weights")
+        work_on(partial(networks_of, options), lambda _: [(options,)], predict, processes=options.processes)
     else:
         _measure(given(options.out, "--out"), options)
 
@@ -49,17 +50,10 @@ def _archive(out: Path) -> None:
     pack_rows(pd.concat([known[~known["part"].isin(own["part"])], own[known.columns]]), MEASURED, COLUMNS)
 
 
-def _predict(out: Path, weights: Path, options: argparse.Namespace) -> None:
-    if options.camvid is not None:
-        for path in sorted(weights.glob("fc-densenet*-ce-*")):
-            predict_camvid(path, options.camvid, out, options.device, options.every)
-    for job in volume_jobs(options):
-        predict_volumes(job, weights, options.prepared, out, options.device, options.fold)
-
-
 def _measure(out: Path, options: argparse.Namespace) -> None:
-    def items(task: Task) -> list[tuple[str, Path]]:
-        return [(name, out) for name in task.rows if not options.methods or name in options.methods]
+    def items(task: Task) -> list[tuple[str, Path, str]]:
+        rows = [name for name in task.rows if not options.methods or name in options.methods]
+        return [(name, out, options.device) for name in rows[::-1]]  # those with most passes take longest
 
     work_on(partial(chosen_tasks, options), items, measure, processes=options.processes)
 
@@ -80,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="use only each of this number of CamVid's frames in a row")
     parser.add_argument("--methods", nargs="+", help="only these rows")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="networks, or fits, at the same time")
     parser.add_argument("--device", default="auto")
     return parser
 

@@ -15,13 +15,14 @@ from experiments.passes.tasks import Task
 from segcal import Case, create, evaluate
 from segcal.calibrators import Calibrator
 from segcal.files import staged_file, write_json
+from segcal.training.processes import choose_device
 from segcal.types import InputError
 
 REPORT, ROWS = "report.json", "rows.csv.gz"
 _REPETITIONS = 2  # intervals are taken over all splits, when tables are made
 
 
-def measure(task: Task, method: str, out: Path) -> None:
+def measure(task: Task, method: str, out: Path, device: str = "auto") -> None:
     """Fit on the cases to fit on, measure the others, and write one row per case, region and metric."""
     folder = out / "measured" / task.data.replace(", ", "-to-") / str(task.number) / method.replace(" ", "-")
     if (folder / REPORT).exists():
@@ -31,7 +32,7 @@ def measure(task: Task, method: str, out: Path) -> None:
     fit = list(task.single) if method.endswith(SINGLE) else task.with_passes(task.fit, views)
     test = task.with_passes(task.test, views)
     started = perf_counter()
-    calibrator = _fitted(method, fit, dict(task.about), dims)
+    calibrator = _fitted(method, fit, dict(task.about), dims, device)
     ready = perf_counter()
     results = evaluate(test, {method: calibrator}, **task.about, patches=0, repetitions=_REPETITIONS)
     changed = 0 if calibrator is None else count_changes(test, {method: calibrator})[method][0]
@@ -52,14 +53,14 @@ def measure(task: Task, method: str, out: Path) -> None:
     print(f"{task.data} {task.number}, {method}: {ready - started:.1f} s, NLL {nll:.4f}, moved {changed:,}", flush=True)
 
 
-def _fitted(method: str, cases: Sequence[Case], about: dict[str, Any], dims: int) -> Calibrator | None:
+def _fitted(method: str, cases: Sequence[Case], about: dict[str, Any], dims: int, device: str) -> Calibrator | None:
     name = "pool" if method.startswith(POOL) else PLAIN[method.removesuffix(SINGLE)]
     if name is None:
         return None
     own: dict[str, Any] = {} if name == "ts" else {"spatial_dims": dims}
     if FREE in method:
         own["free_labels"] = True
-    return create(name, **about, **own).fit(cases)
+    return create(name, **about, **own).to(choose_device(device)).fit(cases)
 
 
 def gathered(out: Path) -> pd.DataFrame:

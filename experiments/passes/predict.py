@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from experiments.camvid.jobs import Job as CamVidJob
+from experiments.camvid.quality import in_batches
 from experiments.camvid.quality import normalised as normalised_picture
 from experiments.datasets.camvid import open_camvid
 from experiments.lpba40.network import WEIGHTS
@@ -26,6 +28,20 @@ from segcal.files import MARKER, staged_folder, write_json
 from segcal.training.processes import choose_device
 
 _BATCH = 8
+
+
+def networks_of(options: argparse.Namespace) -> list[Path | Job]:
+    """Return the networks that were asked for: folders of jobs of CamVid, and jobs of volumes."""
+    pictures = [] if options.camvid is None else sorted(options.weights.glob("fc-densenet*-ce-*"))
+    return [*pictures, *volume_jobs(options)]
+
+
+def predict(network: Path | Job, options: argparse.Namespace) -> None:
+    """Write the logits of a network, of all folds of a job of volumes."""
+    if isinstance(network, Path):
+        predict_camvid(network, options.camvid, options.out, options.device, options.every)
+    else:
+        predict_volumes(network, options.weights, options.prepared, options.out, options.device, options.fold)
 
 
 def predict_camvid(weights: Path, data: Path, out: Path, device: str, every: int = 1) -> None:
@@ -54,12 +70,15 @@ def predict_camvid(weights: Path, data: Path, out: Path, device: str, every: int
     with staged_folder(folder) as target, ThreadPoolExecutor() as pool, torch.no_grad():
         for view in (ORIGINAL, *views(2)):
             (target / view).mkdir()
-            for start in range(0, len(frames), _BATCH):
-                part = frames[start : start + _BATCH]
-                images = np.stack(list(pool.map(lambda frame: camvid.read(*frame).image, part)))
-                found = seen(logits, torch.from_numpy(images).to(place).float(), view).half().cpu().numpy()
-                for (_, name), own in zip(part, found, strict=True):
-                    np.save(target / view / f"{name}.npy", own)
+        for part in in_batches(frames, _BATCH):
+            pictures = np.stack(list(pool.map(lambda frame: camvid.read(*frame).image, part)))
+            images, writing = torch.from_numpy(pictures).to(place).float(), []
+            for view in (ORIGINAL, *views(2)):  # each is written while the next is made
+                found = seen(logits, images, view).half().cpu().numpy()
+                paths = [target / view / f"{name}.npy" for _, name in part]
+                writing += [pool.submit(np.save, path, own) for path, own in zip(paths, found, strict=True)]
+            for written in writing:
+                written.result()
         write_json(target / MARKER, {"format": 1, "views": views(2)})
 
 
@@ -97,6 +116,12 @@ def _loaded(network: nn.Module, path: Path) -> nn.Module:
     values = {name: value.float() if value.is_floating_point() else value for name, value in load_file(path).items()}
     network.load_state_dict(values)
     return network.eval()
+
+
+def volume_jobs(options: argparse.Namespace) -> list[Job]:
+    """Return the jobs of `experiments.lpba40` that were asked for."""
+    presets = options.preset if options.prepared is not None else ()
+    return [Job(preset, seed, options.small) for preset in presets for seed in options.seed]
 
 
 def predicted(out: Path, data: str) -> Iterator[int]:

@@ -14,7 +14,7 @@ from experiments.beyond.splits import VIDEOS, drawn_blocks, halves, of_video
 from experiments.datasets.camvid import BLOCKS, CLASSES, VOID, open_camvid, time_groups
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import Job
-from experiments.passes.predict import predicted
+from experiments.passes.predict import predicted, volume_jobs
 from experiments.passes.sets import MEAN_ROWS, OTHERS, SETS, methods
 from experiments.passes.views import ORIGINAL
 from segcal.types import Array, Case
@@ -69,12 +69,6 @@ def chosen_tasks(options: argparse.Namespace) -> list[Task]:
     for job in volume_jobs(options):
         found += volume_tasks(options.out, job, options.prepared, options.fold)
     return found
-
-
-def volume_jobs(options: argparse.Namespace) -> list[Job]:
-    """Return the jobs of `experiments.lpba40` that were asked for."""
-    presets = options.preset if options.prepared is not None else ()
-    return [Job(preset, seed, options.small) for preset in presets for seed in options.seed]
 
 
 def camvid_tasks(out: Path, data: Path, splits: int, every: int = 1) -> Iterator[Task]:

@@ -39,6 +39,7 @@ from segcal.losses import FocalLoss, MMCELoss
 from segcal.report.figures import write_figure
 from support.camvid_tree import NAMES, write_camvid
 from support.fits import choose_among_few
+from support.program import printed_by
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "camvid"
 needs_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs CamVid in '{REAL}'")
@@ -337,6 +338,19 @@ def finished_run(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert main(["run", *small, "--loss", "ce"]) == 0
     assert main(["run", *small, "--loss", "focal", "--protocol", "paper"]) == 0
     return out
+
+
+def test_jobs_run_side_by_side(finished_run: Path, tree: Path, tmp_path: Path) -> None:
+    """As a command, whose own module the processes that it starts cannot import."""
+    small = ("--network", "tiny", "--preset", "small", "--device", "cpu", "--data", tree, "--out", tmp_path)
+    stages = ("--loss", "ce", "focal", "--protocol", "schedule", "--processes", "2")
+    printed_by("-m", "experiments.camvid", "run", *small, *stages)
+    for loss in ("ce", "focal"):
+        job = Job("tiny", loss, 0)
+        assert (job.folder(tmp_path) / "schedule" / "report.json").exists()
+        one, two = (load_file(job.folder(out) / "network.safetensors") for out in (finished_run, tmp_path))
+        for name in one:
+            torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
 
 
 def test_a_run_leaves_all_that_the_table_needs(finished_run: Path, tree: Path) -> None:
