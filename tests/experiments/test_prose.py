@@ -73,7 +73,7 @@ def high_ends(row: str, tasks: Sequence[str]) -> list[float]:
 
 
 def rows_against_ts() -> list[str]:
-    return [row for head, own in tables("beyond-lts") if head[0] == NLL for row in own]
+    return [row for head, own in tables("beyond-lts") if head[0] == NLL and head[1] == TASKS[0] for row in own]
 
 
 @cache
@@ -170,6 +170,8 @@ def beyond_lts() -> Iterator[str]:
     yield f"*paper* is {paper[0]:.1f} % above TS on 0001TP"
     within = f"({-held[2]:.1f} and {-held[3]:.1f} % within the videos)"
     yield f"{within}, and {-held[1]:.1f} % on Seq05VD, but is {held[0]:.1f} % above TS on 0001TP"
+    here = [-of_tasks(row, NLL, TASKS[4:])[0] for row in ("LTS paper", "LTS")]
+    yield f"**On VOC the paper's form of LTS is lower**, by {here[0]:.1f} % against {here[1]:.1f} % below TS"
     yield f"The paper's own schedule is {paper[0]:.1f} % above TS there"
     raw, image = gaps("LTS raw", "LTS", VIDEOS), gaps("LTS with image", "LTS", VIDEOS)
     yield f"differ by at most {max(map(abs, raw)):.1f} points of NLL on CamVid"
