@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, overload
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from segcal.data.io.nifti import check_same_place, volume_orientation, volume_sp
 from segcal.files import release_pages, staged_file, staged_store
 from segcal.functional.arrays import shared_tensor
 from segcal.functional.checks import IGNORED, check_same_space
-from segcal.types import Activation, Array, Case, InputError
+from segcal.types import Activation, Array, Case, InputError, Lazy
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +180,13 @@ class CaseFiles:
             spacing=spacing,
             group=self.group,
             orientation=volume_orientation(placed[0]) if placed and len(space) == 3 else None,
-            passes=PassFiles(self, spec, space, crop) if self.passes else None,
+            passes=Lazy(partial(self._pass, spec, space, crop), self.passes, keep=True) if self.passes else None,
         )
         return case, crop
 
-    def read_pass(self, number: int, spec: CaseSpec, space: Shape, crop: Crop | None) -> Array | Tensor:
+    def _pass(self, spec: CaseSpec, space: Shape, crop: Crop | None, file: ArrayFile) -> Array | Tensor:
         """Return the logits `[L, *S]` of a further pass, cut as the scores are."""
-        scores = replace(self, scores=self.passes[number])._read_scores(space).values
+        scores = replace(self, scores=file)._read_scores(space).values
         return self._logits(scores if crop is None else crop.cut(scores), spec, crop)
 
     def _logits(self, scores: Array, spec: CaseSpec, crop: Crop | None) -> Array | Tensor:
@@ -277,32 +277,6 @@ class CaseFiles:
         if not (self.archived or self.scores.has_geometry):
             return None
         return next(iter(_with_geometry(self.labels, self.scores, self.prediction)), None)
-
-
-class PassFiles(Sequence[Array | Tensor]):
-    """Logits `[L, *S]` of further passes, each read from its file when it is first asked for."""
-
-    def __init__(self, files: CaseFiles, *how: Any) -> None:
-        self._files, self._how, self._read = files, how, dict[int, Array | Tensor]()
-
-    def __len__(self) -> int:
-        return len(self._files.passes)
-
-    def __repr__(self) -> str:
-        return f"{len(self)} files"
-
-    @overload
-    def __getitem__(self, index: int) -> Array | Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Array | Tensor]: ...
-    def __getitem__(self, index: int | slice) -> Array | Tensor | list[Array | Tensor]:
-        """Return one pass, or several."""
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        number = range(len(self))[index]
-        if number not in self._read:
-            self._read[number] = self._files.read_pass(number, *self._how)
-        return self._read[number]
 
 
 @contextmanager
