@@ -18,7 +18,7 @@ from typing import overload
 import numpy as np
 from torch import Tensor
 
-from segcal.data.folders.case_files import CaseFiles, CaseSpec
+from segcal.data.folders.case_files import CaseFiles, CaseSpec, Output
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.layouts import (
     existing,
@@ -254,12 +254,7 @@ def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, 
     an archive of nnU-Net stays one. Around a case that was cut to nnU-Net's crop, probabilities are those of nnU-Net.
     A file that is already there is not replaced.
     """
-    values, files = to_array(array), like.find(case_name)
-    refuse_foreign_file(path := files.score_file(Path(folder_out)))
-    crop = _crop_of(like, case_name, values.shape[1:])
-    with files.create_scores(path.parent, values.shape, values.dtype.str, crop) as write:
-        write(0, values)
-    return path
+    return _write("scores", folder_out, case_name, array, like)
 
 
 def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, like: Folder) -> Path:
@@ -269,18 +264,18 @@ def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, lik
     the scores where there are no labels; `NAME.npy` otherwise. Around a case that was cut to nnU-Net's crop, floating
     point values are NaN, and whole numbers 0. A file that is already there is not replaced.
     """
-    values, files = to_array(array), like.find(case_name)
-    refuse_foreign_file(path := files.map_file(Path(folder_out)))
-    crop, outside = _crop_of(like, case_name, values.shape), np.nan if values.dtype.kind == "f" else 0
-    with files.create_map(path.parent, values.shape, values.dtype.str, crop, outside=outside) as write:
+    return _write("map", folder_out, case_name, array, like)
+
+
+def _write(content: Output, folder_out: str | Path, name: str, array: Array | Tensor, like: Folder) -> Path:
+    values, files, crop = to_array(array), like.find(name), like.crops.get(name)
+    refuse_foreign_file(path := files.file(Path(folder_out), content))
+    if crop is not None and crop.shape == values.shape[-len(crop.shape) :]:  # the values cover the volume
+        crop = None
+    outside = np.nan if values.dtype.kind == "f" else 0
+    with files.create(path.parent, content, values.shape, values.dtype.str, crop, outside=outside) as write:
         write(0, values)
     return path
-
-
-def _crop_of(like: Folder, name: str, shape: tuple[int, ...]) -> Crop | None:
-    """Return the crop of a case, unless values of this shape cover its volume."""
-    crop = like.crops.get(name)
-    return None if crop is None or crop.shape == shape else crop
 
 
 def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> CaseFiles:

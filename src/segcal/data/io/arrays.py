@@ -18,7 +18,6 @@ from segcal.data.io.base import (
     ArrayFile,
     Key,
     Shape,
-    Stored,
     Write,
     check_declared,
     decompressed,
@@ -46,7 +45,7 @@ class Npy(ArrayFile):
         with readable(self.path), self.path.open("rb") as file:
             return _read_header(file)[0]
 
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
+    def read(self, key: Key, space: Shape | None = None) -> Array:
         """Return the array, memory-mapped, in its own precision and range, so that only what is looked at is read."""
         with readable(self.path), np.errstate(over="ignore"):  # of a size that a damaged header declares
             with self.path.open("rb") as file:
@@ -58,7 +57,7 @@ class Npy(ArrayFile):
                 offset = file.tell()
             if dtype.hasobject:
                 raise ValueError("it has Python objects")
-            return Stored(plain(np.memmap(self.path, dtype, "r", offset, shape, order), self.path))
+            return plain(np.memmap(self.path, dtype, "r", offset, shape, order), self.path)
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
@@ -78,10 +77,10 @@ class Npz(ArrayFile):
         with _member(self.path, key) as file:
             return _without_z(_read_header(file)[0], key, space)
 
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
+    def read(self, key: Key, space: Shape | None = None) -> Array:
         """Return the array, decompressed once."""
         array = read_array(self.path, key)
-        return Stored(array.reshape(_without_z(array.shape, key, space)))
+        return array.reshape(_without_z(array.shape, key, space))
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import IO, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -42,13 +42,6 @@ _NOT_OF_THE_FILE = (errno.EACCES, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 _DEFLATE = 1032
 _TOO_LONG = "it holds more than its header declares"
-
-
-class Stored(NamedTuple):
-    """Content of a file: an array, perhaps memory-mapped, and its spacing where the file records one."""
-
-    values: Array
-    spacing: Spacing | None = None
 
 
 Write: TypeAlias = Callable[[int, Array], None]
@@ -91,9 +84,13 @@ class ArrayFile:
         """
         raise NotImplementedError
 
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
-        """Return the array; arguments as in `shape`. Scores of NIfTI files need `space`, too."""
+    def read(self, key: Key, space: Shape | None = None) -> Array:
+        """Return the array, perhaps memory-mapped; arguments as in `shape`. Scores of NIfTI files need `space`, too."""
         raise NotImplementedError
+
+    def spacing(self, dims: int) -> Spacing | None:
+        """Return the size of a pixel along each of `dims` spatial axes, where the header has it."""
+        return None
 
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> AbstractContextManager[Write]:
         """Write the file slab by slab: scores, or labels or a map `[*S]`. `like` is a file of the same geometry."""

@@ -25,7 +25,6 @@ from segcal.data.io.base import (
     Key,
     Shape,
     Spacing,
-    Stored,
     Write,
     check_declared,
     decompressed,
@@ -67,16 +66,20 @@ class Nifti(ArrayFile):
         axis = _axis_of(num_classes, shape, path) if num_classes is not None else _likely_axis(shape, path)
         return (int(shape[axis]), *(shape[1:] if axis == 0 else shape[: min(axis, 3)])[::-1])
 
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
-        """Return an array in the order z, y, x, and its spacing; images are float32."""
+    def read(self, key: Key, space: Shape | None = None) -> Array:
+        """Return an array in the order z, y, x; images are float32."""
         image = _open(self.path)
         own = _space(image)[::-1]
         if key == "labels" or space is None or (key == "image" and own == space):
-            space, values = own, _data(image, self.path).T.reshape(own)
+            values = _data(image, self.path).T.reshape(own)
         else:
             channels = np.moveaxis(_data(image, self.path).T, -1 - _class_axis(image.shape, space, self.path), 0)
             values = channels.reshape(len(channels), *space)
-        return Stored(values.astype(np.float32) if key == "image" else values, _zooms(image, len(space)))
+        return values.astype(np.float32) if key == "image" else values
+
+    def spacing(self, dims: int) -> Spacing:
+        """Return the spacing in mm in the order z, y, x."""
+        return _zooms(_open(self.path), dims)
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
@@ -100,15 +103,10 @@ class Nifti(ArrayFile):
                 shutil.copyfileobj(raw, packed, PIECE)
 
 
-def read_volume(path: Path) -> Stored:
+def read_volume(path: Path) -> tuple[Array, Spacing]:
     """Return a volume `[z, y, x]` in its own precision, and its spacing in the same order."""
-    return Nifti(path).read("labels")
-
-
-def volume_spacing(path: Path) -> Spacing:
-    """Return the spacing of a volume without classes or channels, from its header."""
-    image = _open(path)
-    return _zooms(image, len(_space(image)))
+    values = Nifti(path).read("labels")
+    return values, Nifti(path).spacing(values.ndim)
 
 
 def volume_orientation(path: Path) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFile
 
-from segcal.data.io.base import ArrayFile, Key, Shape, Stored, plain, readable
+from segcal.data.io.base import ArrayFile, Key, Shape, plain, readable
 from segcal.types import Array, InputError
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
@@ -36,9 +36,9 @@ class Picture(ArrayFile):
             bands = len(Image.new(_image_mode(picture.mode), (1, 1)).getbands())
             return (*((bands,) if key == "image" else ()), picture.height, picture.width)
 
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
+    def read(self, key: Key, space: Shape | None = None) -> Array:
         """Return labels `[H, W]`, or an image `[C, H, W]` in 0..1."""
-        return Stored(read_image_picture(self.path) if key == "image" else read_label_picture(self.path))
+        return read_image_picture(self.path) if key == "image" else read_label_picture(self.path)
 
 
 def read_label_picture(path: Path) -> Array:

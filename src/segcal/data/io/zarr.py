@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from segcal.data.io import base
-from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Stored, Write, plain, readable, refuse_large
+from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Write, plain, readable, refuse_large
 from segcal.files import read_text, refuse_special
 from segcal.types import Array, InputError, extra
 
@@ -53,12 +53,16 @@ class Zarr(ArrayFile):
         array, axes, _ = _opened(self.path, channels=key != "labels")
         return tuple(int(array.shape[axis]) for axis in axes)
 
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
+    def read(self, key: Key, space: Shape | None = None) -> Array:
         """Return an array in its own precision and range; a large one is decompressed to a temporary file."""
         with readable(self.path):
             _refuse_special_chunks(self.path)
-            array, axes, spacing = _opened(self.path, channels=key != "labels")
-            return Stored(plain(_loaded(array, axes), self.path), spacing)
+            array, axes, _ = _opened(self.path, channels=key != "labels")
+            return plain(_loaded(array, axes), self.path)
+
+    def spacing(self, dims: int) -> Spacing | None:
+        """Return the spacing of an OME-Zarr image; arrays have none."""
+        return _opened(self.path, channels=True)[2]
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
