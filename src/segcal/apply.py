@@ -63,7 +63,7 @@ def apply_to_folder(
     """
     output = CalibratedFiles(calibrator.applied, folder, dtype, tuple(maps))
     with run or Run("apply", out, engine_of()) as begun:
-        return write_cases(output, folder, begun)
+        return write_cases(folder, begun, "probabilities", output.identity(), output.write, output.companions())
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class CalibratedFiles:
     like: Folder
     dtype: str = "float32"
     maps: tuple[str, ...] = ()
-    kind = "probabilities"
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, _PRECISIONS)

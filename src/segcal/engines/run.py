@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from segcal.data.folders.folder import Folder
 from segcal.engines.engine import Engine, Track
@@ -273,49 +273,60 @@ def _as_seen(folder: Path) -> Path:
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
-class Output(Protocol):
-    """Files that are written for each case."""
+def write_cases(
+    folder: Folder,
+    run: Run,
+    kind: str,
+    identity: list[Any],
+    write: Callable[[str, Path], dict[str, int]],
+    companions: Iterable[Path] = (),
+) -> dict[str, int] | None:
+    """Write the files of all cases, and publish them when they are complete.
 
-    kind: str
-    """The key of the marker that says what the folder holds."""
-
-    def identity(self) -> list[Any]:
-        """Return everything that decides what is written except the files of the cases, as JSON can hold it."""
-
-    def companions(self) -> Iterable[Path]:
-        """Return files of the input that belong beside the output as they are."""
-
-    def write(self, name: str, folder: Path) -> dict[str, int]:
-        """Write the files of a case to a folder, and return counts that are added up over the cases."""
-
-
-def write_cases(output: Output, folder: Folder, run: Run) -> dict[str, int] | None:
-    """Write the output of all cases, and publish it when it is complete.
+    Args:
+        folder: The cases.
+        run: How the work is divided and kept.
+        kind: The key of the marker that says what the output holds.
+        identity: Everything that decides what is written except the files of the cases, as JSON can hold it.
+        write: Writes the files of the case with a name to a folder, and returns counts.
+        companions: Files of the input that belong beside the output as they are.
 
     Returns:
         The number of cases and the sums of their counts; None where another process publishes the output.
     """
     identities = folder.identities()
-    run.begin(output.identity(), list(identities))
+    run.begin(identity, list(identities))
     assert run.out is not None
     assert run.finished is not None
     if run.engine.is_first:
-        _take_over(output, run.finished, run.out, identities)
-    counts = [json.loads(result) for result in run.map(partial(_written, output), identities)]
+        _take_over(run.finished, run.out, identity, identities)
+    counts = [json.loads(result) for result in run.map(partial(_counted, write), identities)]
     if not run.engine.is_first:
         return None
-    return _publish(output, run.finished, run.out, identities, counts)
+    total = {key: sum(count[key] for count in counts) for key in (counts[0] if counts else {})}
+    summary, cases = {"cases": len(identities), **total}, {}
+    with staged_folder(run.out) as staging:  # the files of all cases get a second name in it
+        for (name, own), count in zip(identities.items(), counts, strict=True):
+            files = run.finished.files(name)
+            for file, digest in files.items():
+                _link(run.finished.place(name) / file, staging / file, digest)
+            cases[name] = {"identity": own, "files": list(files), "counts": count}
+        for path in companions:
+            _copy(path, staging)
+        about = {"format": 1, "segcal": __version__, kind: summary}
+        write_json(staging / MARKER, {**about, _CASES: {"identity": identity, "cases": cases}})
+    return summary
 
 
-def _written(output: Output, name: str, place: Path | None) -> bytes:
+def _counted(write: Callable[[str, Path], dict[str, int]], name: str, place: Path | None) -> bytes:
     assert place is not None
-    return json.dumps(output.write(name, place)).encode()
+    return json.dumps(write(name, place)).encode()
 
 
-def _take_over(output: Output, finished: FinishedCases, out: Path, identities: Mapping[str, str]) -> None:
+def _take_over(finished: FinishedCases, out: Path, identity: list[Any], identities: Mapping[str, str]) -> None:
     """Take over from an earlier output the cases that have not changed since, nor have their files."""
     listed, written, found = listed_files(out), marker_of(out).get(_CASES), checksums(out)
-    if listed is None or written is None or problem(written, _SCHEMA) or written["identity"] != output.identity():
+    if listed is None or written is None or problem(written, _SCHEMA) or written["identity"] != identity:
         return
     for name, about in written["cases"].items():
         same = about["identity"] == identities.get(name)
@@ -326,26 +337,6 @@ def _take_over(output: Output, finished: FinishedCases, out: Path, identities: M
                 for file in about["files"]:
                     _link(out / file, place / file, listed[file])
                 write_result(place, json.dumps(about["counts"]).encode())
-
-
-def _publish(
-    output: Output, finished: FinishedCases, out: Path, identities: Mapping[str, str], counts: Sequence[dict[str, int]]
-) -> dict[str, int]:
-    """Give the files of all cases a second name in the new output, and write its marker."""
-    total = {key: sum(count[key] for count in counts) for key in (counts[0] if counts else {})}
-    summary = {"cases": len(identities), **total}
-    cases = {}
-    with staged_folder(out) as staging:
-        for (name, identity), count in zip(identities.items(), counts, strict=True):
-            files = finished.files(name)
-            for file, digest in files.items():
-                _link(finished.place(name) / file, staging / file, digest)
-            cases[name] = {"identity": identity, "files": list(files), "counts": count}
-        for path in output.companions():
-            _copy(path, staging)
-        about = {"format": 1, "segcal": __version__, output.kind: summary}
-        write_json(staging / MARKER, {**about, _CASES: {"identity": output.identity(), "cases": cases}})
-    return summary
 
 
 def _copy(file: Path, folder: Path) -> None:
