@@ -153,9 +153,9 @@ def test_a_refusal_says_what_is_kept(name: str, spoil: Callable[[bytes], bytes],
         assert refuse(*asked, "--out", "out").endswith(KEPT.format("out.unfinished"))
     assert not Path("out").exists()
     kept = contents(Path("out.unfinished"))
-    written = {file.partition("/")[2][33:]: data for file, data in kept.items() if file.endswith(".npy")}
+    written = {file.partition("/")[2]: data for file, data in kept.items() if file.endswith(".npy")}
     assert {file: whole[file] for file in written} == written
-    assert FinishedCases(Path("out.unfinished/finished")).count() == 3
+    assert FinishedCases(Path("out.unfinished")).count() == 3
     assert len(written) == (6 if name == "apply" else 0)
     succeed(*asked, "--out", "out")
     assert not Path("out.unfinished").exists()
@@ -301,7 +301,7 @@ def test_damaged_work_is_done_again_and_reported(name: str, damage: str, data: P
     asked = COMMANDS[name]
     with damaged():
         refuse(*asked, "--out", "out")
-        for path in sorted(path for path in Path("out.unfinished/finished").rglob("*") if path.is_file()):
+        for path in sorted(path for path in Path("out.unfinished").glob("case-*/**/*") if path.is_file()):
             path.unlink() if damage == "removed" else path.write_bytes(DAMAGES[damage](path.read_bytes()))
             ended = run(*asked, "--out", "out")
             assert ended.exit_code == 2
@@ -338,7 +338,7 @@ def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: py
         patch.setattr("segcal.engines.run.write_json", failing)
         for _ in range(2):
             assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
-            left = {name.partition("/")[2][33:] for name in contents(Path("probs.unfinished"))}
+            left = {name.partition("/")[2] for name in contents(Path("probs.unfinished"))}
             assert left == {"", "segcal.json", "result", "case-0.npy", "temperature/case-0.npy"}
     succeed(*COMMANDS["apply"], "--out", "probs")
 
@@ -466,7 +466,7 @@ def test_a_mount_point_is_refused_before_the_work(data: Path, monkeypatch: pytes
 
 
 def test_unfinished_work_of_another_command_is_not_deleted(tmp_path: Path) -> None:
-    place = tmp_path / "out.unfinished" / "finished"
+    place = tmp_path / "out.unfinished"
 
     def stopped(command: str, identity: str) -> None:
         with Run(command, tmp_path / "out") as begun:
