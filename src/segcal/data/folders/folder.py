@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import overload
+from typing import get_args, overload
 
 import numpy as np
 from torch import Tensor
@@ -37,7 +37,6 @@ from segcal.data.folders.settings import (
     Scores,
     Splits,
     check_background,
-    check_scores,
     read_settings,
     read_splits,
 )
@@ -46,7 +45,7 @@ from segcal.files.guards import refuse_foreign_file
 from segcal.functional.arrays import to_array
 from segcal.functional.checks import IGNORED, activation_of, ignored_labels
 from segcal.text import warn_caller
-from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
+from segcal.types import Activation, Array, Case, IgnoreIndex, InputError, check_choice
 
 _LAYOUTS = (find_own, find_bids, find_nnunet)
 """The first that recognises a folder finds its cases."""
@@ -200,7 +199,7 @@ def open_folder(
     root = existing(place_of(path), "data")
     refuse_unfinished(root)
     if scores is not None:
-        check_scores(scores)
+        check_choice("scores", scores, get_args(Scores))
     settings = read_settings(root / "segcal.toml").overridden(
         ignore_index=ignore_index, background=background, scores=scores, activation=activation
     )
