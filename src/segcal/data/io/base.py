@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal, TypeAlias
+from typing import IO, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -48,9 +48,16 @@ Write: TypeAlias = Callable[[int, Array], None]
 """Writes slices of the first spatial axis, from a position on: `[L, rows, ...]` or `[rows, ...]`."""
 
 
+class Opened(NamedTuple):
+    """An array of which the header has been read: its shape in segcal's order, and a function that reads the values."""
+
+    shape: Shape
+    load: Callable[[], Array]
+
+
 @dataclass(frozen=True)
 class ArrayFile:
-    """A file of one format, read or to be written. A subclass implements what its format can hold.
+    """A file of one format, read or to be written. A subclass implements `_open`, and what else its format can hold.
 
     Args:
         path: Where it lies.
@@ -82,10 +89,15 @@ class ArrayFile:
             space: `*S` where it is known; images need it.
             num_classes: L where it is known.
         """
-        raise NotImplementedError
+        with readable(self.path):
+            return self._open(key, space, num_classes).shape
 
     def read(self, key: Key, space: Shape | None = None) -> Array:
         """Return the array, perhaps memory-mapped; arguments as in `shape`. Scores of NIfTI files need `space`, too."""
+        with readable(self.path), np.errstate(over="ignore"):  # of a size that a damaged header declares
+            return plain(self._open(key, space, None).load(), self.path)
+
+    def _open(self, key: Key, space: Shape | None, num_classes: int | None) -> Opened:
         raise NotImplementedError
 
     def spacing(self, dims: int) -> Spacing | None:

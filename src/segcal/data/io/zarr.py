@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from segcal.data.io import base
-from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Write, plain, readable, refuse_large
+from segcal.data.io.base import ArrayFile, Key, Opened, Shape, Spacing, Write, readable, refuse_large
 from segcal.files import read_text, refuse_special
 from segcal.types import Array, InputError, extra
 
@@ -48,17 +48,15 @@ class Zarr(ArrayFile):
             entries = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for name, stat in stats)
         return hashlib.sha256("\n".join(entries).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
-    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
-        """Return the shape, from the metadata; chunks are not looked at."""
+    def _open(self, key: Key, space: Shape | None, num_classes: int | None) -> Opened:
+        """Read the metadata; chunks are decompressed in their own precision, of a large array to a temporary file."""
         array, axes, _ = _opened(self.path, channels=key != "labels")
-        return tuple(int(array.shape[axis]) for axis in axes)
 
-    def read(self, key: Key, space: Shape | None = None) -> Array:
-        """Return an array in its own precision and range; a large one is decompressed to a temporary file."""
-        with readable(self.path):
+        def load() -> Array:
             _refuse_special_chunks(self.path)
-            array, axes, _ = _opened(self.path, channels=key != "labels")
-            return plain(_loaded(array, axes), self.path)
+            return _loaded(array, axes)
+
+        return Opened(tuple(int(array.shape[axis]) for axis in axes), load)
 
     def spacing(self, dims: int) -> Spacing | None:
         """Return the spacing of an OME-Zarr image; arrays have none."""
