@@ -213,16 +213,13 @@ def check_declared(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed
     size = math.prod(shape) * dtype.itemsize  # of Python's integers, which do not overflow
     if min(shape, default=0) < 0 or size > path.stat().st_size * (_DEFLATE if compressed else 1) + PIECE:
         raise ValueError(f"its header declares an array of shape {shape}, which cannot be in a file of its size")
-    refuse_large(size, path)
+    refuse_large(size, path, LARGEST, "arrays that are read", "split the volume")
 
 
-def refuse_large(size: int, path: Path) -> None:
-    """Raise if a header declares more bytes than any array that is read may have."""
-    if size > LARGEST:
-        raise InputError(
-            f"arrays that are read must have at most {LARGEST >> 30} GiB, got {size >> 30} GiB in '{path}'; "
-            "split the volume"
-        )
+def refuse_large(size: int, path: Path, most: int, what: str, remedy: str) -> None:
+    """Raise if a file has, or its header declares, more bytes than what is read may have."""
+    if size > most:
+        raise InputError(f"{what} must have at most {most >> 30} GiB, got {size >> 30} GiB in '{path}'; {remedy}")
 
 
 def decompressed(stream: IO[bytes], shape: Shape, dtype: np.dtype[Any], offset: int, order: Literal["C", "F"]) -> Array:

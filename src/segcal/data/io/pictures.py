@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFile
 
-from segcal.data.io.base import ArrayFile, Key, Opened, Shape, plain, readable
+from segcal.data.io.base import ArrayFile, Key, Opened, Shape, plain, readable, refuse_large
 from segcal.types import Array, InputError
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
@@ -64,11 +64,7 @@ def read_image_picture(path: Path) -> Array:
 @contextmanager
 def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
     with readable(path):
-        if (size := path.stat().st_size) > _LARGEST:
-            raise InputError(
-                f"pictures must have at most {_LARGEST >> 30} GiB, got {size >> 30} GiB in '{path}'; "
-                "is it the right file?"
-            )
+        refuse_large(path.stat().st_size, path, _LARGEST, "pictures", "is it the right file?")
         with Image.open(path, formats=_FORMATS) as picture:
             yield picture
 

@@ -139,16 +139,13 @@ def _refuse_special_chunks(path: Path) -> None:
 
 def _checked(array: Any, path: Path) -> Any:
     """Return an array of a store; raise if it, or one of its chunks, declares more than memory may be taken for."""
-    refuse_large(math.prod(array.shape) * array.dtype.itemsize, path)
+    refuse_large(math.prod(array.shape) * array.dtype.itemsize, path, base.LARGEST, "arrays that are read", "split it")
     _refuse_large_chunk(math.prod(array.shards or array.chunks) * array.dtype.itemsize, path)
     return array
 
 
 def _refuse_large_chunk(size: int, path: Path) -> None:
-    if size > _LARGEST_CHUNK:
-        raise InputError(
-            f"chunks must have at most {_LARGEST_CHUNK >> 30} GiB, got {size >> 30} GiB in '{path}'; write smaller ones"
-        )
+    refuse_large(size, path, _LARGEST_CHUNK, "chunks", "write smaller ones")
 
 
 def _multiscales(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]:
