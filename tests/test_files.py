@@ -13,7 +13,9 @@ from types import FrameType
 
 import numpy as np
 import pytest
+import torch
 
+from segcal.calibrators.saving import write_calibrator
 from segcal.files import (
     MARKER,
     check_output_file,
@@ -29,6 +31,7 @@ from segcal.files import (
     write_json,
 )
 from segcal.files.outputs import _staged
+from segcal.training.checkpoints import Checkpoints, TrainingState
 from segcal.types import InputError
 from support.commands import everything
 from support.program import printed_by
@@ -119,16 +122,17 @@ def test_unwritable_parent_is_reported(tmp_path: Path, staged) -> None:
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
 def test_rights_are_those_of_any_new_file(tmp_path: Path, mask: int) -> None:
-    """Temporary files are private to begin with; what is left behind must not be."""
+    """Files of PyTorch's and safetensors' own writers are private; learned values and checkpoints must not be."""
     before = os.umask(mask)
     try:
         with staged_folder(tmp_path / "folder") as staging:
             write_json(staging / MARKER, {"format": 1})
-            (staging / "deep").mkdir(0o700)
-            (staging / "deep" / "part").touch(0o600)
+            (staging / "deep").mkdir()
+            (staging / "deep" / "part").touch()
         with staged_file(tmp_path / "file") as staging:
             staging.write_text("")
-        assert os.umask(mask) == mask
+        write_calibrator(tmp_path / "folder", "ts", {}, None, {"inverse_temperature": torch.ones(())})
+        Checkpoints(tmp_path / "folder" / "run", {}).save(TrainingState(1, {"weight": torch.ones(2)}, {}))
     finally:
         os.umask(before)
     for path in (tmp_path / "folder", *(tmp_path / "folder").rglob("*")):
@@ -264,7 +268,7 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_other_outputs_are_left_alone(tmp_path: Path) -> None:
-    gone = {".out.partial-abcd1234", "..out.old-abcd1234.partial-abcd1234"}
+    gone = {".out.partial-abcd1234"}
     stay = {".out2.partial-abcd1234", ".outs", ".out.lock", ".out.partial-versions", ".out.old-releases"}
     for name in (*gone, *stay, ".out.old-abcd1234.bak"):
         (tmp_path / name).mkdir()

@@ -171,7 +171,7 @@ def _write_logits(network: nn.Module, frames: Sequence[Frame], folder: Path, dev
 
 def read_logits(job: Job, out: Path, split: Split, name: str) -> Array:
     """Return the logits that `predict` wrote for a frame."""
-    return np.array(Npy(job.folder(out) / LOGITS / split / f"{name}.npy").read("logits").values)
+    return np.array(Npy(job.folder(out) / LOGITS / split / f"{name}.npy").read("logits"))
 
 
 def read_quality(job: Job, out: Path) -> dict[str, dict[str, float]]:

@@ -45,7 +45,7 @@ class CoarseFolder(Sequence[Case]):
             return self.subset(self.names[index])
         name = self.names[index]
         path = self.logits[name]
-        coarse = file_at(path).read("logits").values
+        coarse = file_at(path).read("logits")
         labels = read_label_picture(self.labels[name])
         image = read_image_picture(self.images[name])
         return Case(name, interpolated(coarse, labels.shape), labels, image if len(image) == 3 else image.repeat(3, 0))

@@ -63,7 +63,7 @@ def apply_to_folder(
     """
     output = CalibratedFiles(calibrator.applied, folder, dtype, tuple(maps))
     with run or Run("apply", out, engine_of()) as begun:
-        return write_cases(output, folder, begun)
+        return write_cases(folder, begun, "probabilities", output.identity(), output.write, output.companions())
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class CalibratedFiles:
     like: Folder
     dtype: str = "float32"
     maps: tuple[str, ...] = ()
-    kind = "probabilities"
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, _PRECISIONS)
@@ -134,12 +133,13 @@ class CalibratedFiles:
         places = {kind: self.like.map_folders(folder / kind) for kind in self.maps}
         changed = 0
         with ExitStack() as stack:
-            write_scores, writers = stack.enter_context(files.create_scores(folder, shape, self.dtype, crop)), {}
+            write_scores = stack.enter_context(files.create(folder, "scores", shape, self.dtype, crop))
+            writers = {}
             for kind, channels in places.items():
                 for place in channels:
                     place.mkdir(parents=True, exist_ok=True)
                 how = (shape[1:], self._map_dtype(kind), crop)
-                created = [files.create_map(place, *how, outside=MAPS[kind]) for place in channels]
+                created = [files.create(place, "map", *how, outside=MAPS[kind]) for place in channels]
                 writers[kind] = [stack.enter_context(each) for each in created]
             # the next slab is computed while this one is written
             for start, probabilities, maps, moved in stack.enter_context(closing(prefetch(self.slabs(case)))):

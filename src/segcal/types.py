@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from operator import index
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -96,6 +96,48 @@ class Case:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
         shown = [f"{name}={_short(value)}" for name, value in given.items() if value is not None or name == "labels"]
         return f"Case({', '.join([repr(self.name), *shown])})"
+
+
+Item = TypeVar("Item")
+
+
+class Lazy(Sequence[Item]):
+    """Cases, or passes of one case, that are read or made from others on access.
+
+    Args:
+        make: Function from what stands for an item to the item.
+        given: What stands for each item.
+        keep: Whether an item is made only once.
+    """
+
+    def __init__(self, make: Callable[[Any], Item], given: Sequence[Any], *, keep: bool = False) -> None:
+        self._make, self._given, self._kept = make, given, dict[int, Item]() if keep else None
+
+    def __repr__(self) -> str:
+        """Their number."""
+        return f"{len(self)} items"
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Lazy[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | Lazy[Item]:
+        """Return one item, or some of them."""
+        if isinstance(index, slice):
+            return Lazy(self.__getitem__, range(len(self))[index])
+        if self._kept is None:
+            return self._make(self._given[index])
+        number = range(len(self))[index]
+        if number not in self._kept:
+            self._kept[number] = self._make(self._given[number])
+        return self._kept[number]
+
+    def __iter__(self) -> Iterator[Item]:
+        # a progress bar counts iterations of what is given; that of a Sequence takes an IndexError for the end
+        return map(self._make, self._given) if self._kept is None else map(self.__getitem__, range(len(self)))
 
 
 class Slab(NamedTuple):

@@ -27,7 +27,7 @@ def test_passes_beside_the_data_are_read_when_they_are_asked_for(data: Path) -> 
     folder = open_folder(data)
     assert sorted(path.name for path in (data / "passes").iterdir()) == ["000", "001"]
     for case, given in zip(folder, several_passes(4), strict=True):
-        assert repr(case.passes) == "2 files"
+        assert repr(case.passes) == "2 items"
         np.testing.assert_array_equal(np.stack(case.each_pass), given.passes)
     (data / "passes" / "001" / "case 1.npy").write_bytes(b"damaged")
     create("ts", 3).fit(folder)  # does not look at them

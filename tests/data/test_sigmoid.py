@@ -10,16 +10,14 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import segcal
 from segcal.apply import apply_to_folder
 from segcal.data.folders.folder import Folder, open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.types import Case
-from support.scenes import complaint
+from support.scenes import AFFINE, complaint, save
 
-AFFINE = np.diag([2.0, 3.0, 4.0, 1.0])
 IMAGE, VOLUME = (5, 6), (3, 4, 5)
 TWO = 'activation = "sigmoid"\nclasses = ["a", "b"]\n'
 PROBABILITIES = f'{TWO}scores = "probabilities"\n'
@@ -34,14 +32,8 @@ def masks_of(shape: tuple[int, ...], channels: int = 1, seed: int = 1) -> np.nda
 
 
 def make(root: Path, scores: np.ndarray, labels: np.ndarray, end: str = ".npy", toml: str = "") -> Path:
-    for part, values in (("logits", scores), ("labels", labels)):
-        (root / part).mkdir(parents=True, exist_ok=True)
-        if end == ".npy":
-            np.save(root / part / "a.npy", values)
-        elif end == ".npz":
-            np.savez(root / part / "a.npz", values)
-        else:
-            nibabel.save(nibabel.Nifti1Image(values.T, AFFINE), root / part / f"a{end}")
+    save(root / "logits" / f"a{end}", scores)
+    save(root / "labels" / f"a{end}", labels)
     if toml:
         (root / "segcal.toml").write_text(toml)
     return root
@@ -131,7 +123,7 @@ def test_masks_of_0_and_255(tmp_path: Path) -> None:
     mask = 255 * masks_of(IMAGE)[0]
     make(tmp_path, scores_of(IMAGE), mask)
     (tmp_path / "labels" / "a.npy").unlink()
-    Image.fromarray(mask).save(tmp_path / "labels" / "a.png")
+    save(tmp_path / "labels" / "a.png", mask)
     message = complaint(tmp_path)
     assert "labels must be in 0..1, got 255" in message
     assert "[channels] and foreground = 255 in segcal.toml" in message

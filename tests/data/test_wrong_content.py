@@ -207,7 +207,7 @@ def test_values_in_the_header_or_behind_huge_extensions_are_refused(
     image = kind(np.zeros((4, 5, 6), np.uint8), AFFINE, header)
     content, path = bytearray(image.to_bytes()), tmp_path / f"a{end}"
     path.write_bytes(gzip.compress(content) if end == ".nii.gz" else content)
-    assert nifti.read_volume(path).values.shape == (6, 5, 4)
+    assert nifti.read_volume(path)[0].shape == (6, 5, 4)
     struct.pack_into(order + form, content, at, offset)
     path.write_bytes(gzip.compress(content) if end == ".nii.gz" else content)
     with pytest.raises(InputError, match="its values begin at byte"):
@@ -296,15 +296,9 @@ def test_each_file_has_its_own_remedy(tmp_path: Path, logits: str, label: str, m
 @pytest.mark.parametrize("archived", [False, True])
 def test_a_file_of_another_case_is_not_proposed(tmp_path: Path, archived: bool) -> None:
     """Scans are numbered, so every name is near; renaming the labels of scan 1 would give scan 2 the wrong truth."""
-    (tmp_path / "labels").mkdir()
-    if not archived:
-        (tmp_path / "logits").mkdir()
     for name in ("scan_001", "scan_002"):
-        scores = np.full((2, 3, 4, 5), 0.5, np.float32)
-        if archived:
-            np.savez(tmp_path / f"{name}.npz", probabilities=scores)
-        else:
-            np.save(tmp_path / "logits" / f"{name}.npy", scores)
-    np.save(tmp_path / "labels" / "scan_001.npy", np.zeros((3, 4, 5), np.uint8))
-    with pytest.raises(InputError, match=r"case 'scan_002' must have one label file, got none .*; add it, or remove"):
-        open_folder(tmp_path)
+        path = tmp_path / (f"{name}.npz" if archived else f"logits/{name}.npy")
+        save(path, np.full((2, 3, 4, 5), 0.5, np.float32), key="probabilities")
+    save(tmp_path / "labels/scan_001.npy", np.zeros((3, 4, 5), np.uint8))
+    assert "case 'scan_002' must have one label file, got none" in (message := complaint(tmp_path))
+    assert message.endswith("; add it, or remove the case")

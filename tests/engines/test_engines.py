@@ -83,55 +83,40 @@ def test_evidence_survives_bytes(data: Path) -> None:
 KEPT = "3 finished cases are kept in '{}', and the same command continues from there"
 
 
-def test_interrupted_output_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure at the fourth case leaves three; they are not written again, and nothing has the final name before."""
-    asked, write, written = COMMANDS["apply"], CalibratedFiles.write, list[str]()
+@pytest.mark.parametrize(
+    ("name", "owner", "method"), [("apply", CalibratedFiles, "write"), ("evaluate", Evaluation, "measure")]
+)
+def test_interrupted_work_is_continued(
+    name: str, owner: type, method: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure at the fourth case leaves three; they are not done again, and nothing has the final name before."""
+    asked, work, done = COMMANDS[name], getattr(owner, method), list[str]()
 
-    def failing(self: CalibratedFiles, name: str, folder: Path) -> dict[str, int]:
-        if name == "case-3" and len(written) == 3:
+    def failing(self: object, case: str | Case, *place: Path) -> object:
+        known = case if isinstance(case, str) else case.name
+        if known == "case-3" and len(done) == 3:
             raise KeyboardInterrupt
-        written.append(name)
-        return write(self, name, folder)
+        done.append(known)
+        return work(self, case, *place)
 
-    monkeypatch.setattr(CalibratedFiles, "write", failing)
-    ended = run(*asked, "--out", "probs")
+    monkeypatch.setattr(owner, method, failing)
+    ended = run(*asked, "--out", "out")
     assert ended.exit_code == 130
-    assert ended.stderr.strip() == f"segcal: interrupted; {KEPT.format('probs.unfinished')}"
-    assert not Path("probs").exists()
-    with pytest.raises(InputError, match="unfinished"):
-        open_folder("probs.unfinished")
-    written[:] = [*written, "interrupted"]
-    succeed(*asked, "--out", "probs")
-    assert written == ["case-0", "case-1", "case-2", "interrupted", "case-3", "case-4"]
-    assert not Path("probs.unfinished").exists()
-    # a second run writes only what has changed
-    logits = np.load("data/logits/case-2.npy") * 2
-    np.save("data/logits/case-2.npy", logits)
-    succeed(*asked, "--out", "probs")
-    assert written[6:] == ["case-2"]
-    monkeypatch.setattr(CalibratedFiles, "write", write)
-    succeed(*asked, "--out", "new")
-    assert contents(Path("new")) == contents(Path("probs"))
-
-
-def test_interrupted_evaluation_is_continued(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, measure, seen = COMMANDS["evaluate"], Evaluation.measure, list[str]()
-
-    def failing(self: Evaluation, case: Case) -> CaseEvidence:
-        if case.name == "case-3" and len(seen) == 3:
-            raise KeyboardInterrupt
-        seen.append(case.name)
-        return measure(self, case)
-
-    monkeypatch.setattr(Evaluation, "measure", failing)
-    assert run(*asked, "--out", "results").exit_code != 0
-    assert not Path("results").exists()
-    seen.append("interrupted")
-    succeed(*asked, "--out", "results")
-    assert seen == ["case-0", "case-1", "case-2", "interrupted", "case-3", "case-4"]
-    assert not Path("results.unfinished").exists()
+    assert ended.stderr.strip().endswith(f"segcal: interrupted; {KEPT.format('out.unfinished')}")
+    assert not Path("out").exists()
+    if name == "apply":
+        with pytest.raises(InputError, match="unfinished"):
+            open_folder("out.unfinished")
+    done.append("interrupted")
+    succeed(*asked, "--out", "out")
+    assert done == ["case-0", "case-1", "case-2", "interrupted", "case-3", "case-4"]
+    assert not Path("out.unfinished").exists()
+    if name == "apply":  # a second run writes only what has changed
+        np.save("data/logits/case-2.npy", np.load("data/logits/case-2.npy") * 2)
+        succeed(*asked, "--out", "out")
+        assert done[6:] == ["case-2"]
     succeed(*asked, "--out", "again")
-    assert contents(Path("results")) == contents(Path("again"))
+    assert contents(Path("out")) == contents(Path("again"))
 
 
 def with_nan(content: bytes) -> bytes:
@@ -153,9 +138,9 @@ def test_a_refusal_says_what_is_kept(name: str, spoil: Callable[[bytes], bytes],
         assert refuse(*asked, "--out", "out").endswith(KEPT.format("out.unfinished"))
     assert not Path("out").exists()
     kept = contents(Path("out.unfinished"))
-    written = {file.partition("/")[2][33:]: data for file, data in kept.items() if file.endswith(".npy")}
+    written = {file.partition("/")[2]: data for file, data in kept.items() if file.endswith(".npy")}
     assert {file: whole[file] for file in written} == written
-    assert FinishedCases(Path("out.unfinished/finished")).count() == 3
+    assert FinishedCases(Path("out.unfinished")).count() == 3
     assert len(written) == (6 if name == "apply" else 0)
     succeed(*asked, "--out", "out")
     assert not Path("out.unfinished").exists()
@@ -301,7 +286,7 @@ def test_damaged_work_is_done_again_and_reported(name: str, damage: str, data: P
     asked = COMMANDS[name]
     with damaged():
         refuse(*asked, "--out", "out")
-        for path in sorted(path for path in Path("out.unfinished/finished").rglob("*") if path.is_file()):
+        for path in sorted(path for path in Path("out.unfinished").glob("case-*/**/*") if path.is_file()):
             path.unlink() if damage == "removed" else path.write_bytes(DAMAGES[damage](path.read_bytes()))
             ended = run(*asked, "--out", "out")
             assert ended.exit_code == 2
@@ -338,7 +323,7 @@ def test_the_files_of_an_unfinished_case_are_removed(data: Path, monkeypatch: py
         patch.setattr("segcal.engines.run.write_json", failing)
         for _ in range(2):
             assert "1 finished case is kept" in refuse(*COMMANDS["apply"], "--out", "probs")
-            left = {name.partition("/")[2][33:] for name in contents(Path("probs.unfinished"))}
+            left = {name.partition("/")[2] for name in contents(Path("probs.unfinished"))}
             assert left == {"", "segcal.json", "result", "case-0.npy", "temperature/case-0.npy"}
     succeed(*COMMANDS["apply"], "--out", "probs")
 
@@ -466,7 +451,7 @@ def test_a_mount_point_is_refused_before_the_work(data: Path, monkeypatch: pytes
 
 
 def test_unfinished_work_of_another_command_is_not_deleted(tmp_path: Path) -> None:
-    place = tmp_path / "out.unfinished" / "finished"
+    place = tmp_path / "out.unfinished"
 
     def stopped(command: str, identity: str) -> None:
         with Run(command, tmp_path / "out") as begun:

@@ -7,7 +7,6 @@ a checksum in the JSON must be that of the whole.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from segcal.calibrators.report import FitReport
@@ -69,10 +68,8 @@ def write_calibrator(
     folder: Path, method: str, config: Mapping[str, Any], report: FitReport | None, values: Mapping[str, Tensor]
 ) -> None:
     """Write a fitted calibrator into a folder: settings, report and learned values."""
-    try:
-        save_file({name: value.contiguous() for name, value in values.items()}, folder / WEIGHTS)
-    except SafetensorError as error:  # a full disk, say
-        raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
+    # not `save_file`, which makes the file private
+    (folder / WEIGHTS).write_bytes(save({name: value.contiguous() for name, value in values.items()}))
     content = {
         "format": FORMAT,
         "segcal": __version__,

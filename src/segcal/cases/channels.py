@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases.collections import LazyCases, as_collection
+from segcal.cases.collections import as_collection
 from segcal.functional.arrays import split_index
-from segcal.types import Array, Case, InputError
+from segcal.types import Array, Case, InputError, Lazy
 
 
-def channel_cases(cases: Iterable[Case], channel: int = 0, channels: int = 1) -> LazyCases:
+def channel_cases(cases: Iterable[Case], channel: int = 0, channels: int = 1) -> Lazy[Case]:
     """Return cases of a sigmoid head as two-class cases of one of its channels, each converted on access.
 
     Args:
@@ -30,7 +30,7 @@ def channel_cases(cases: Iterable[Case], channel: int = 0, channels: int = 1) ->
     """
     kept = as_collection(cases)
     items = kept if isinstance(kept, Sequence) else list(kept)
-    return LazyCases(partial(channel_case, channel=channel, channels=channels), items)
+    return Lazy(partial(channel_case, channel=channel, channels=channels), items)
 
 
 def channel_case(case: Case, channel: int = 0, channels: int = 1) -> Case:

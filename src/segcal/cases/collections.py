@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import activation_of, check_same_space, class_axis_remedy
 from segcal.functional.soft import rater_labels
-from segcal.types import Activation, Array, Case, InputError, public
+from segcal.types import Activation, Array, Case, InputError, Lazy, public
 
 Item = TypeVar("Item")
 Pair: TypeAlias = tuple[Array | Tensor, Array | Tensor]
@@ -38,38 +38,9 @@ def no_cases(given: object, item: str = "case", place: str = "folder or the spli
     return InputError(f"at least one {item} is needed, got none; is the {place} empty?")
 
 
-class LazyCases(Sequence[Case]):
-    """Cases that are read, or made from others, on access.
-
-    Args:
-        make: Function from an item to a case.
-        items: One for each case.
-    """
-
-    def __init__(self, make: Callable[[Any], Case], items: Sequence[Any]) -> None:
-        self._make, self._items = make, items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @overload
-    def __getitem__(self, index: int) -> Case: ...
-    @overload
-    def __getitem__(self, index: slice) -> LazyCases: ...
-    def __getitem__(self, index: int | slice) -> Case | LazyCases:
-        """Return one case, or some of them."""
-        if isinstance(index, slice):
-            return LazyCases(self._make, self._items[index])
-        return self._make(self._items[index])
-
-    def __iter__(self) -> Iterator[Case]:
-        for item in self._items:  # not by index: a progress bar counts iterations, and an IndexError would end them
-            yield self._make(item)
-
-
-def subset(cases: Sequence[Case], positions: Sequence[int]) -> LazyCases:
+def subset(cases: Sequence[Case], positions: Sequence[int]) -> Lazy[Case]:
     """Return some of the cases, by index."""
-    return LazyCases(cases.__getitem__, list(positions))
+    return Lazy(cases.__getitem__, list(positions))
 
 
 def not_a_case(item: object) -> InputError:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -68,19 +68,6 @@ class CaseFacts:
 
 
 @dataclass
-class _Budget:
-    """Bytes that may still be used."""
-
-    left: int
-
-    def reserve(self, size: int) -> bool:
-        """Take some bytes; return whether as many were left."""
-        fits = size <= self.left
-        self.left -= size if fits else 0
-        return fits
-
-
-@dataclass
 class _Store:
     """State that a stream shares with its parts: the cases, what is known of them, and bytes that may still be kept."""
 
@@ -92,12 +79,19 @@ class _Store:
     """Number of passes of the case that was read first, and its name."""
 
     def __post_init__(self) -> None:
-        self.room = _Budget(self.memory)
+        self.room = self.memory
 
     @cached_property
-    def disk(self) -> _Budget:
-        """Bytes of temporary files that may be written."""
-        return _Budget(int(_DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free))
+    def disk(self) -> int:
+        """Bytes of temporary files that may still be written."""
+        return int(_DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free)
+
+    def reserve(self, size: int, place: Literal["room", "disk"] = "room") -> bool:
+        """Take some bytes of memory, or of the disk; return whether as many were left."""
+        left = getattr(self, place) - size
+        if left >= 0:
+            setattr(self, place, left)
+        return bool(left >= 0)
 
     def holds(self, logits: object) -> bool:
         """Return whether logits of one of the cases are in memory whether or not the stream keeps them."""
@@ -265,7 +259,7 @@ class StreamedCase:
         of, given = f"case '{self.name}'", to_tensor(self.case.labels)
         labels = check_labels(given, stream.num_classes, stream.ignore_index, of=of).unsqueeze(0)
         labels = _inside(labels, stream.background).to(stream.device)
-        if stream._store.room.reserve(labels.numel() * labels.element_size()):
+        if stream._store.reserve(labels.numel() * labels.element_size()):
             facts.labels = labels
         return labels
 
@@ -320,7 +314,7 @@ class StreamedCase:
             math.prod(self.shape) > SLAB,
             store.holds(self.case.logits) and stream.device.type == "cpu",
         )
-        keeps = not large if free else store.room.reserve(_bytes(self.case))
+        keeps = not large if free else store.reserve(_bytes(self.case))
         if not keeps and not free:
             self._keep_on_disk()
         if large and not keeps:
@@ -342,7 +336,7 @@ class StreamedCase:
             return
         if is_mapped(logits) and getattr(logits, "filename", "") is not None:  # a temporary file has no name
             return
-        if facts.case is None and store.disk.reserve(_bytes(case)):
+        if facts.case is None and store.reserve(_bytes(case), "disk"):
             arrays = {name: getattr(case, name) for name in ("logits", "labels", "image")}
             with suppress(OSError):  # the disk is full after all
                 copies: dict[str, Any] = {

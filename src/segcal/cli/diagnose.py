@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ def diagnose(
     Example: segcal diagnose DATA --maps maps/
     """
     from segcal.engines import Run, write_cases
-    from segcal.evaluation.diagnosis import ExcessMaps, diagnose_folder, plain_diagnosis, save_diagnosis
+    from segcal.evaluation.diagnosis import diagnose_folder, plain_diagnosis, save_diagnosis, write_excess_maps
     from segcal.evaluation.limits import limits as limits_of
     from segcal.evaluation.limits import limits_table
     from segcal.evaluation.methods import heads_of_folder
@@ -51,7 +52,8 @@ def diagnose(
         found = diagnose_folder(folder, run, device=device)
         if maps is not None:
             with Run("diagnose", maps, run.engine, run.track) as drawing:
-                write_cases(ExcessMaps(folder, device), folder, drawing)
+                decided = [folder.num_classes, folder.activation, folder.ignore_index]
+                write_cases(folder, drawing, "maps", decided, partial(write_excess_maps, folder, device))
         if found is None:
             return
         if out is not None:

@@ -23,19 +23,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from segcal.data.folders.folder import Folder
 from segcal.engines.engine import Engine, Track
 from segcal.files.guards import MARKER, checksums, listed_files, marker_of, refuse_foreign, trust_checksum
 from segcal.files.outputs import exclusive, remove_folder, replacing, staged_folder
 from segcal.files.reading import LIST, TEXT, WHOLE, list_of, problem, record, table_of, write_json
-from segcal.text import CalibrationWarning
+from segcal.text import CalibrationWarning, counted
 from segcal.types import InputError
 from segcal.version import __version__
 
-_FOLDERS = ("finished", "fits")
-_KEPT = ("finished case", "fit")
+_WORK = re.compile(r"\.?(case|fit)-[0-9a-f]{32}(\..*)?")
+"""Name of a folder with finished work, or of what a killed process left of one."""
 _RESULT = "result"
 _CASES = "written"
 """Key of the marker of an output with the identity of the run and the files and counts of each case."""
@@ -53,13 +53,19 @@ Work = Callable[[str, Path | None], bytes]
 
 @dataclass(frozen=True)
 class FinishedCases:
-    """Finished cases, or other finished work with a name, in a folder inside the unfinished output."""
+    """Finished cases, or other finished work with a name, in the unfinished output: a folder each.
+
+    Attributes:
+        folder: The unfinished output.
+        kind: "case" or "fit".
+    """
 
     folder: Path
+    kind: str = "case"
 
     def place(self, name: str) -> Path:
         """Return the folder of a case, whose own name no name of a case makes too long."""
-        return self.folder / hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return self.folder / f"{self.kind}-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
     @contextmanager
     def working_on(self, name: str, identity: str) -> Iterator[Path]:
@@ -82,7 +88,7 @@ class FinishedCases:
         if not place.exists():
             return None
         if listed_files(place) != checksums(place):
-            text = f"the finished work on '{name}' in '{self.folder.parent}' is damaged, and is done again"
+            text = f"the finished work on '{name}' in '{self.folder}' is damaged, and is done again"
             warnings.warn(text, CalibrationWarning, stacklevel=2)
             remove_folder(place)
             return None
@@ -95,7 +101,7 @@ class FinishedCases:
 
     def count(self) -> int:
         """Return how many cases are finished."""
-        return sum(1 for path in self.folder.glob("*") if not path.name.startswith("."))
+        return len(list(self.folder.glob(f"{self.kind}-*")))
 
 
 def write_result(folder: Path, result: bytes) -> None:
@@ -130,14 +136,14 @@ class Run:
         with self._stack:
             if self.finished is None or self.fits is None or not self.engine.is_first:
                 return
-            folder, counts = self.finished.folder.parent, (self.finished.count(), self.fits.count())
-            if error is None or not any(counts):
+            folder, counts = self.finished.folder, {"finished case": self.finished.count(), "fit": self.fits.count()}
+            if error is None or not any(counts.values()):
                 _discard(folder)
                 return
-            named = [f"{n:,} {what}{'s' * (n > 1)}" for n, what in zip(counts, _KEPT, strict=True) if n]
-            are = "are" if sum(counts) > 1 else "is"
-            kept = f"{' and '.join(named)} {are} kept in '{_as_seen(folder)}'"
-            error.add_note(f"{kept}, and the same command continues from there")
+            named = " and ".join(counted(n, what) for what, n in counts.items() if n)
+            are, here = "are" if sum(counts.values()) > 1 else "is", Path.cwd()
+            place = folder.relative_to(here) if folder.is_relative_to(here) else folder
+            error.add_note(f"{named} {are} kept in '{place}', and the same command continues from there")
 
     def begin(self, *content: Any) -> None:
         """Make the folder in which the run is kept, or find it there.
@@ -153,7 +159,7 @@ class Run:
             self._stack.enter_context(exclusive(folder, "folder"))
             _prepare(folder, self.command, _identity(__version__, self.command, content))
         self.engine.share(lambda: None)
-        self.finished, self.fits = (FinishedCases(folder / name) for name in _FOLDERS)
+        self.finished, self.fits = FinishedCases(folder), FinishedCases(folder, "fit")
 
     def map(self, work: Work, identities: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the result of every case in order, on the first process; what is finished is not done again.
@@ -224,8 +230,9 @@ def _prepare(folder: Path, command: str, identity: str) -> None:
     about = marker_of(folder).get("unfinished")
     known = about if isinstance(about, dict) else {}
     if folder.exists() and any(folder.iterdir()):
-        if stranger := _stranger(folder):
-            raise InputError(f"'{folder}' holds '{stranger}', which segcal did not write; move it elsewhere")
+        if strangers := _contents(folder)[1]:
+            name = strangers[0].name
+            raise InputError(f"'{folder}' holds '{name}', which segcal did not write; move it elsewhere")
         if known.get("command") != command:
             raise InputError(
                 f"'{folder}' holds unfinished output of `segcal {known.get('command')}`; run that command again to "
@@ -235,31 +242,21 @@ def _prepare(folder: Path, command: str, identity: str) -> None:
             return
         _discard(folder)
     with replacing(folder) as staging:
-        for name in _FOLDERS:
-            (staging / name).mkdir()
         write_json(staging / MARKER, {"format": 1, "unfinished": {"command": command, "identity": identity}})
 
 
 def _discard(folder: Path) -> None:
     """Remove the unfinished folder of a run, except for what a user has put there."""
-    for place in [folder] if _stranger(folder) is None else [path for path in _inside(folder) if _is_work(path)]:
+    work, strangers = _contents(folder)
+    for place in work if strangers else [folder]:
         remove_folder(place)
 
 
-def _stranger(folder: Path) -> str | None:
-    """Return the name of something in an unfinished folder that segcal did not write."""
-    outer = (path for path in folder.iterdir() if path.name not in (MARKER, *_FOLDERS) or path.is_symlink())
-    inner = (path for path in _inside(folder) if not _is_work(path))
-    return next((path.relative_to(folder).as_posix() for path in (*sorted(outer), *inner)), None)
-
-
-def _inside(folder: Path) -> list[Path]:
-    return sorted(path for name in _FOLDERS for path in (folder / name).glob("*"))
-
-
-def _is_work(path: Path) -> bool:
-    """Return whether the name of a folder is that of finished work, or of work that a killed process left."""
-    return re.fullmatch(r"\.{0,2}[0-9a-f]{32}(\..*)?", path.name) is not None
+def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the finished work in an unfinished folder, and what segcal did not write."""
+    found = sorted(path for path in folder.iterdir() if path.name != MARKER or path.is_symlink())
+    work = [path for path in found if _WORK.fullmatch(path.name)]
+    return work, [path for path in found if path not in work]
 
 
 def _identity(*content: Any) -> str:
@@ -267,55 +264,60 @@ def _identity(*content: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _as_seen(folder: Path) -> Path:
-    """Return a path relative to the working folder if it lies inside."""
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+def write_cases(
+    folder: Folder,
+    run: Run,
+    kind: str,
+    identity: list[Any],
+    write: Callable[[str, Path], dict[str, int]],
+    companions: Iterable[Path] = (),
+) -> dict[str, int] | None:
+    """Write the files of all cases, and publish them when they are complete.
 
-
-class Output(Protocol):
-    """Files that are written for each case."""
-
-    kind: str
-    """The key of the marker that says what the folder holds."""
-
-    def identity(self) -> list[Any]:
-        """Return everything that decides what is written except the files of the cases, as JSON can hold it."""
-
-    def companions(self) -> Iterable[Path]:
-        """Return files of the input that belong beside the output as they are."""
-
-    def write(self, name: str, folder: Path) -> dict[str, int]:
-        """Write the files of a case to a folder, and return counts that are added up over the cases."""
-
-
-def write_cases(output: Output, folder: Folder, run: Run) -> dict[str, int] | None:
-    """Write the output of all cases, and publish it when it is complete.
+    Args:
+        folder: The cases.
+        run: How the work is divided and kept.
+        kind: The key of the marker that says what the output holds.
+        identity: Everything that decides what is written except the files of the cases, as JSON can hold it.
+        write: Writes the files of the case with a name to a folder, and returns counts.
+        companions: Files of the input that belong beside the output as they are.
 
     Returns:
         The number of cases and the sums of their counts; None where another process publishes the output.
     """
     identities = folder.identities()
-    run.begin(output.identity(), list(identities))
+    run.begin(identity, list(identities))
     assert run.out is not None
     assert run.finished is not None
     if run.engine.is_first:
-        _take_over(output, run.finished, run.out, identities)
-    counts = [json.loads(result) for result in run.map(partial(_written, output), identities)]
+        _take_over(run.finished, run.out, identity, identities)
+    counts = [json.loads(result) for result in run.map(partial(_counted, write), identities)]
     if not run.engine.is_first:
         return None
-    return _publish(output, run.finished, run.out, identities, counts)
+    total = {key: sum(count[key] for count in counts) for key in (counts[0] if counts else {})}
+    summary, cases = {"cases": len(identities), **total}, {}
+    with staged_folder(run.out) as staging:  # the files of all cases get a second name in it
+        for (name, own), count in zip(identities.items(), counts, strict=True):
+            files = run.finished.files(name)
+            for file, digest in files.items():
+                _link(run.finished.place(name) / file, staging / file, digest)
+            cases[name] = {"identity": own, "files": list(files), "counts": count}
+        for path in companions:
+            _copy(path, staging)
+        about = {"format": 1, "segcal": __version__, kind: summary}
+        write_json(staging / MARKER, {**about, _CASES: {"identity": identity, "cases": cases}})
+    return summary
 
 
-def _written(output: Output, name: str, place: Path | None) -> bytes:
+def _counted(write: Callable[[str, Path], dict[str, int]], name: str, place: Path | None) -> bytes:
     assert place is not None
-    return json.dumps(output.write(name, place)).encode()
+    return json.dumps(write(name, place)).encode()
 
 
-def _take_over(output: Output, finished: FinishedCases, out: Path, identities: Mapping[str, str]) -> None:
+def _take_over(finished: FinishedCases, out: Path, identity: list[Any], identities: Mapping[str, str]) -> None:
     """Take over from an earlier output the cases that have not changed since, nor have their files."""
     listed, written, found = listed_files(out), marker_of(out).get(_CASES), checksums(out)
-    if listed is None or written is None or problem(written, _SCHEMA) or written["identity"] != output.identity():
+    if listed is None or written is None or problem(written, _SCHEMA) or written["identity"] != identity:
         return
     for name, about in written["cases"].items():
         same = about["identity"] == identities.get(name)
@@ -326,26 +328,6 @@ def _take_over(output: Output, finished: FinishedCases, out: Path, identities: M
                 for file in about["files"]:
                     _link(out / file, place / file, listed[file])
                 write_result(place, json.dumps(about["counts"]).encode())
-
-
-def _publish(
-    output: Output, finished: FinishedCases, out: Path, identities: Mapping[str, str], counts: Sequence[dict[str, int]]
-) -> dict[str, int]:
-    """Give the files of all cases a second name in the new output, and write its marker."""
-    total = {key: sum(count[key] for count in counts) for key in (counts[0] if counts else {})}
-    summary = {"cases": len(identities), **total}
-    cases = {}
-    with staged_folder(out) as staging:
-        for (name, identity), count in zip(identities.items(), counts, strict=True):
-            files = finished.files(name)
-            for file, digest in files.items():
-                _link(finished.place(name) / file, staging / file, digest)
-            cases[name] = {"identity": identity, "files": list(files), "counts": count}
-        for path in output.companions():
-            _copy(path, staging)
-        about = {"format": 1, "segcal": __version__, output.kind: summary}
-        write_json(staging / MARKER, {**about, _CASES: {"identity": output.identity(), "cases": cases}})
-    return summary
 
 
 def _copy(file: Path, folder: Path) -> None:

@@ -349,37 +349,21 @@ def save_diagnosis(found: Mapping[str, Diagnosis], out: Path) -> None:
         write_json(folder / MARKER, {"format": 1, "segcal": __version__, "diagnosis": {"cases": cases}})
 
 
-@dataclass(frozen=True)
-class ExcessMaps:
-    """Maps of NLL minus entropy: a file for each case and, of images, a picture.
+def write_excess_maps(like: Folder, device: torch.device, name: str, folder: Path) -> dict[str, int]:
+    """Write the map of NLL minus entropy of a case as its folder stores such maps and, of an image, a picture.
 
     Orange is overconfident, blue underconfident, grey ignored; colours are full from 2 nats on. Several sigmoid
     channels have a folder each.
     """
+    from segcal.data.folders.folder import write_map  # noqa: PLC0415  (not needed for cases in memory)
 
-    like: Folder
-    device: torch.device
-    kind = "maps"
-
-    def identity(self) -> list[Any]:
-        """Return what decides the maps except the files of the cases."""
-        return [self.like.num_classes, self.like.activation, self.like.ignore_index]
-
-    def companions(self) -> tuple[Path, ...]:
-        """Return nothing: maps stand alone."""
-        return ()
-
-    def write(self, name: str, folder: Path) -> dict[str, int]:
-        """Write the map of a case as its folder stores such maps, and its picture."""
-        from segcal.data.folders.folder import write_map  # noqa: PLC0415  (not needed for cases in memory)
-
-        (case,) = self.like.subset([name])
-        crop = self.like.crops.get(name)
-        for place, head in zip(self.like.map_folders(folder), heads_of_folder(self.like), strict=True):
-            excess = excess_map(head.case(case), head.protocol, self.device)
-            whole = excess if crop is None else crop.put_back(excess, outside=np.nan)
-            place.mkdir(parents=True, exist_ok=True)
-            path = write_map(place, name, whole, self.like)
-            if whole.ndim == 2:
-                Image.fromarray(coloured(whole)).save(path.with_suffix(".png"))
-        return {}
+    (case,) = like.subset([name])
+    crop = like.crops.get(name)
+    for place, head in zip(like.map_folders(folder), heads_of_folder(like), strict=True):
+        excess = excess_map(head.case(case), head.protocol, device)
+        whole = excess if crop is None else crop.put_back(excess, outside=np.nan)
+        place.mkdir(parents=True, exist_ok=True)
+        path = write_map(place, name, whole, like)
+        if whole.ndim == 2:
+            Image.fromarray(coloured(whole)).save(path.with_suffix(".png"))
+    return {}

@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -173,9 +172,8 @@ def replacing(
     """
     staging = temporary_name(target, suffix)
     try:
-        staging.mkdir(0o700) if is_folder else staging.touch(0o600, exist_ok=False)
+        staging.mkdir() if is_folder else staging.touch(exist_ok=False)
         yield staging
-        _share(staging)
         _publish(staging, target, check)
     except BaseException:
         _remove(staging)
@@ -234,28 +232,9 @@ def _is_staged(target: Path) -> bool:
 
 def _collect_leftovers(target: Path) -> None:
     """Remove what a killed process left of this output; put back the old one if the new one did not follow."""
-    name = re.escape(target.name)
-    removed = rf"\.\.{name}\.old-[0-9a-f]{{8}}\.partial-[0-9a-f]{{8}}"  # an old folder while it was removed
-    pattern = re.compile(rf"\.{name}\.(partial|old)-[0-9a-f]{{8}}(\..*)?|{removed}")
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-[0-9a-f]{{8}}(\..*)?")
     for path in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
         if path.name.startswith(f".{target.name}.old-") and not target.exists():
             path.rename(target)
         else:
             _remove(path)
-
-
-def _share(staging: Path) -> None:
-    """Give a file, or a folder and all inside, the rights of any new one: safetensors makes files private."""
-    mask = _umask()
-    for path in (staging, *staging.rglob("*")):
-        mode = path.lstat().st_mode
-        wanted = (0o777 if path.is_dir() else 0o666) & ~mask | mode & stat.S_ISGID  # which a shared folder hands down
-        if not stat.S_ISLNK(mode) and stat.S_IMODE(mode) != wanted:
-            path.chmod(wanted)
-
-
-def _umask() -> int:
-    """Return the permissions that new files do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

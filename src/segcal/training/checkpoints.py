@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from segcal.files import MARKER, refuse_foreign, refuse_special, staged_file, write_json
@@ -74,7 +74,7 @@ class Checkpoints:
         if path.is_symlink():
             raise InputError(f"'{path}' is a link, and a checkpoint is to be written there; remove it")
         with staged_file(path) as file:
-            save_file(tensors, file, metadata=metadata)
+            file.write_bytes(save(tensors, metadata))  # `save_file` makes the file private
         for old in self._files()[_KEPT:]:
             old.unlink()
 

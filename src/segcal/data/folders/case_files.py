@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -15,13 +16,16 @@ from torch import Tensor
 from segcal.data.folders.crop import Crop, crop_of, inside_volume
 from segcal.data.folders.probabilities import logits_of
 from segcal.data.folders.settings import Classes, Scores
-from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Stored, Write, whole_numbers
+from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Write, whole_numbers
 from segcal.data.io.formats import extension_of, file_at
-from segcal.data.io.nifti import check_same_place, volume_orientation, volume_spacing
+from segcal.data.io.nifti import check_same_place, volume_orientation
 from segcal.files import release_pages, staged_file, staged_store
 from segcal.functional.arrays import shared_tensor
 from segcal.functional.checks import IGNORED, check_same_space
-from segcal.types import Activation, Array, Case, InputError
+from segcal.types import Activation, Array, Case, InputError, Lazy
+
+Output: TypeAlias = Literal["scores", "map"]
+"""Content of a file that is written for a case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +154,18 @@ class CaseFiles:
         placed = _with_geometry(self.labels, self.scores, self.image, self.prediction)
         if len(placed) > 1:
             check_same_place(placed, of=of)
-        labels, label_spacing = (None, None) if self.labels is None else self.labels.read("labels")
+        labels = None if self.labels is None else self.labels.read("labels")
         space = self.space(spec.num_classes) if labels is None else labels.shape
         if labels is not None and self._is_by_channel(labels.shape):
-            space, label_spacing = labels.shape[1:], None if label_spacing is None else label_spacing[1:]
-        scores, score_spacing = self._read_scores(space)
+            space = labels.shape[1:]
+        scores = self._read_scores(space)
         if labels is not None and labels.size <= scores.size:  # the case stream refuses others, which may be huge
             labels = self._converted(labels)
-        image, image_spacing = None, None
-        if self.image is not None:
-            image, image_spacing = self.image.read("image", space)
-            image = image[None] if image.ndim == len(space) else image
-        spacing = label_spacing or score_spacing or image_spacing
-        if spacing is None:
-            spacing = next(map(volume_spacing, _with_geometry(self.prediction)), self.spacing)
+        image = None if self.image is None else self.image.read("image", space)
+        if image is not None and image.ndim == len(space):
+            image = image[None]
+        stored = [file for file in (self.labels, self.scores, self.image, self.prediction) if file is not None]
+        spacing = next((found for file in stored if (found := file.spacing(len(space)))), self.spacing)
         spec.check(scores, labels, image, spacing, of=of)
         crop = crop_of(scores, spec.activation) if self.archived and scores.shape[1:] == space else None
         if crop is not None and crop.is_empty:
@@ -180,13 +182,13 @@ class CaseFiles:
             spacing=spacing,
             group=self.group,
             orientation=volume_orientation(placed[0]) if placed and len(space) == 3 else None,
-            passes=PassFiles(self, spec, space, crop) if self.passes else None,
+            passes=Lazy(partial(self._pass, spec, space, crop), self.passes, keep=True) if self.passes else None,
         )
         return case, crop
 
-    def read_pass(self, number: int, spec: CaseSpec, space: Shape, crop: Crop | None) -> Array | Tensor:
+    def _pass(self, spec: CaseSpec, space: Shape, crop: Crop | None, file: ArrayFile) -> Array | Tensor:
         """Return the logits `[L, *S]` of a further pass, cut as the scores are."""
-        scores = replace(self, scores=self.passes[number])._read_scores(space).values
+        scores = replace(self, scores=file)._read_scores(space)
         return self._logits(scores if crop is None else crop.cut(scores), spec, crop)
 
     def _logits(self, scores: Array, spec: CaseSpec, crop: Crop | None) -> Array | Tensor:
@@ -196,49 +198,49 @@ class CaseFiles:
         return logits_of(scores, spec.activation, origin=origin, of=f"case '{self.name}'")
 
     @contextmanager
-    def create_scores(self, folder: Path, shape: Shape, dtype: str, crop: Crop | None = None) -> Iterator[Write]:
-        """Write scores `[L, *S]` slab by slab as this case's are stored: .npy, NIfTI or an archive of nnU-Net.
+    def create(
+        self,
+        folder: Path,
+        content: Output,
+        shape: Shape,
+        dtype: str,
+        crop: Crop | None = None,
+        *,
+        outside: float = 0,
+    ) -> Iterator[Write]:
+        """Write scores `[L, *S]`, or one value per pixel `[*S]`, slab by slab, in the format that `file` names.
 
         A single channel that was stored without a channel axis in NIfTI is written without one. Around a case that was
-        cut to nnU-Net's `crop`, probabilities are those of nnU-Net.
+        cut to nnU-Net's `crop`, probabilities are those of nnU-Net, and all values of a map are `outside`.
         """
-        target, outside = self.score_file(folder), np.zeros((shape[0], *(1,) * len(shape[1:])), dtype)
-        if self.channels is None:
-            outside[0] = 1
-        shape = shape if crop is None else (shape[0], *crop.shape)
-        flat = file_at(target).has_geometry and self._lacks_channel_axis(shape[1:], shape[0])
-        key: Key = "labels" if flat else self.kind
+        key: Key = "labels" if content == "map" else self.kind
+        target, around = self.file(folder, content), np.array(outside, dtype)
+        if content == "scores":
+            around = np.zeros((shape[0], *(1,) * len(shape[1:])), dtype)
+            around[0] = self.channels is None
+        if crop is not None:
+            shape = (*shape[: -len(crop.shape)], *crop.shape)
+        flat = content == "scores" and file_at(target).has_geometry and self._lacks_channel_axis(shape[1:], shape[0])
+        if flat:
+            key, shape = "labels", shape[1:]
         with (
-            _staged(target) as file,
-            file.create(key, shape[1:] if flat else shape, dtype, like=self.scores.path) as write,
+            (staged_store if file_at(target).is_folder else staged_file)(target) as staging,
+            file_at(staging).create(key, shape, dtype, like=self._like(content)) as write,
         ):
             stored: Write = (lambda start, values: write(start, values[0])) if flat else write
-            yield stored if crop is None else inside_volume(stored, crop, outside)
+            yield stored if crop is None else inside_volume(stored, crop, around)
 
-    @contextmanager
-    def create_map(
-        self, folder: Path, shape: Shape, dtype: str, crop: Crop | None = None, *, outside: float = 0
-    ) -> Iterator[Write]:
-        """Write one value per pixel `[*S]` slab by slab: NIfTI where the scores, or the files with them, are NIfTI.
-
-        Around a case that was cut to nnU-Net's `crop`, all values are `outside`.
-        """
-        shape = shape if crop is None else crop.shape
-        with (
-            _staged(self.map_file(folder)) as file,
-            file.create("labels", shape, dtype, like=self._geometry()) as write,
-        ):
-            yield write if crop is None else inside_volume(write, crop, np.array(outside, dtype))
-
-    def score_file(self, folder: Path) -> Path:
-        """Return the name of the file that `create_scores` writes."""
-        keep = self.archived or self.scores.has_geometry or self.scores.is_folder
-        return folder / f"{self.name}{extension_of(self.scores.path) if keep else '.npy'}"
-
-    def map_file(self, folder: Path) -> Path:
-        """Return the name of the file that `create_map` writes."""
-        like = self.scores.path if self.scores.is_folder else self._geometry()
+    def file(self, folder: Path, content: Output) -> Path:
+        """Return the name of the file that `create` writes: .npy, NIfTI, Zarr or an archive of nnU-Net."""
+        like = self._like(content)
         return folder / f"{self.name}{'.npy' if like is None else extension_of(like)}"
+
+    def _like(self, content: Output) -> Path | None:
+        """Return the file whose format and geometry an output takes over; None where it is a plain array."""
+        placed = self.archived or self.scores.has_geometry
+        if self.scores.is_folder or (placed and content == "scores"):
+            return self.scores.path
+        return next(iter(_with_geometry(self.labels, self.scores, self.prediction)), None) if placed else None
 
     def _is_by_channel(self, shape: Shape) -> bool:
         """Return whether labels of this shape have a channel axis; NIfTI labels of three axes are volumes."""
@@ -260,56 +262,16 @@ class CaseFiles:
         """Return the shape of the scores as they are stored, in segcal's order of axes."""
         return self.scores.shape("labels" if self.scores.has_geometry else self.kind)
 
-    def _read_scores(self, space: Shape) -> Stored:
+    def _read_scores(self, space: Shape) -> Array:
         if not self._lacks_channel_axis(space, None):
             return self.scores.read(self.kind, space)
-        stored = self.scores.read("labels" if self.scores.has_geometry else self.kind, space)
-        return Stored(stored.values[None], stored.spacing)
+        return self.scores.read("labels" if self.scores.has_geometry else self.kind, space)[None]
 
     def _converted(self, labels: Array) -> Array:
         """Return labels as whole numbers, and as masks of the channels of a sigmoid head."""
         assert self.labels is not None
         whole = whole_numbers(labels, self.labels.path)
         return whole if self.channels is None else self.channels.masks_of(whole)
-
-    def _geometry(self) -> Path | None:
-        """Return the file whose geometry outputs take over; None where they are plain arrays."""
-        if not (self.archived or self.scores.has_geometry):
-            return None
-        return next(iter(_with_geometry(self.labels, self.scores, self.prediction)), None)
-
-
-class PassFiles(Sequence[Array | Tensor]):
-    """Logits `[L, *S]` of further passes, each read from its file when it is first asked for."""
-
-    def __init__(self, files: CaseFiles, *how: Any) -> None:
-        self._files, self._how, self._read = files, how, dict[int, Array | Tensor]()
-
-    def __len__(self) -> int:
-        return len(self._files.passes)
-
-    def __repr__(self) -> str:
-        return f"{len(self)} files"
-
-    @overload
-    def __getitem__(self, index: int) -> Array | Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Array | Tensor]: ...
-    def __getitem__(self, index: int | slice) -> Array | Tensor | list[Array | Tensor]:
-        """Return one pass, or several."""
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        number = range(len(self))[index]
-        if number not in self._read:
-            self._read[number] = self._files.read_pass(number, *self._how)
-        return self._read[number]
-
-
-@contextmanager
-def _staged(target: Path) -> Iterator[ArrayFile]:
-    """Yield a file with a temporary name that becomes `target` if the block succeeds."""
-    with (staged_store if file_at(target).is_folder else staged_file)(target) as staging:
-        yield file_at(staging)
 
 
 def _with_geometry(*files: ArrayFile | None) -> list[Path]:

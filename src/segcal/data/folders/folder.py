@@ -13,12 +13,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import overload
+from typing import get_args, overload
 
 import numpy as np
 from torch import Tensor
 
-from segcal.data.folders.case_files import CaseFiles, CaseSpec
+from segcal.data.folders.case_files import CaseFiles, CaseSpec, Output
 from segcal.data.folders.crop import Crop
 from segcal.data.folders.layouts import (
     existing,
@@ -37,7 +37,6 @@ from segcal.data.folders.settings import (
     Scores,
     Splits,
     check_background,
-    check_scores,
     read_settings,
     read_splits,
 )
@@ -46,7 +45,7 @@ from segcal.files.guards import refuse_foreign_file
 from segcal.functional.arrays import to_array
 from segcal.functional.checks import IGNORED, activation_of, ignored_labels
 from segcal.text import warn_caller
-from segcal.types import Activation, Array, Case, IgnoreIndex, InputError
+from segcal.types import Activation, Array, Case, IgnoreIndex, InputError, check_choice
 
 _LAYOUTS = (find_own, find_bids, find_nnunet)
 """The first that recognises a folder finds its cases."""
@@ -200,7 +199,7 @@ def open_folder(
     root = existing(place_of(path), "data")
     refuse_unfinished(root)
     if scores is not None:
-        check_scores(scores)
+        check_choice("scores", scores, get_args(Scores))
     settings = read_settings(root / "segcal.toml").overridden(
         ignore_index=ignore_index, background=background, scores=scores, activation=activation
     )
@@ -254,12 +253,7 @@ def write_scores(folder_out: str | Path, case_name: str, array: Array | Tensor, 
     an archive of nnU-Net stays one. Around a case that was cut to nnU-Net's crop, probabilities are those of nnU-Net.
     A file that is already there is not replaced.
     """
-    values, files = to_array(array), like.find(case_name)
-    refuse_foreign_file(path := files.score_file(Path(folder_out)))
-    crop = _crop_of(like, case_name, values.shape[1:])
-    with files.create_scores(path.parent, values.shape, values.dtype.str, crop) as write:
-        write(0, values)
-    return path
+    return _write("scores", folder_out, case_name, array, like)
 
 
 def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, like: Folder) -> Path:
@@ -269,18 +263,18 @@ def write_map(folder_out: str | Path, case_name: str, array: Array | Tensor, lik
     the scores where there are no labels; `NAME.npy` otherwise. Around a case that was cut to nnU-Net's crop, floating
     point values are NaN, and whole numbers 0. A file that is already there is not replaced.
     """
-    values, files = to_array(array), like.find(case_name)
-    refuse_foreign_file(path := files.map_file(Path(folder_out)))
-    crop, outside = _crop_of(like, case_name, values.shape), np.nan if values.dtype.kind == "f" else 0
-    with files.create_map(path.parent, values.shape, values.dtype.str, crop, outside=outside) as write:
+    return _write("map", folder_out, case_name, array, like)
+
+
+def _write(content: Output, folder_out: str | Path, name: str, array: Array | Tensor, like: Folder) -> Path:
+    values, files, crop = to_array(array), like.find(name), like.crops.get(name)
+    refuse_foreign_file(path := files.file(Path(folder_out), content))
+    if crop is not None and crop.shape == values.shape[-len(crop.shape) :]:  # the values cover the volume
+        crop = None
+    outside = np.nan if values.dtype.kind == "f" else 0
+    with files.create(path.parent, content, values.shape, values.dtype.str, crop, outside=outside) as write:
         write(0, values)
     return path
-
-
-def _crop_of(like: Folder, name: str, shape: tuple[int, ...]) -> Crop | None:
-    """Return the crop of a case, unless values of this shape cover its volume."""
-    crop = like.crops.get(name)
-    return None if crop is None or crop.shape == shape else crop
 
 
 def _first(files: dict[str, CaseFiles], splits: Splits, split: str | None) -> CaseFiles:

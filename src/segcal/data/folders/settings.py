@@ -189,12 +189,6 @@ def check_background(background: int | None, num_classes: int) -> int | None:
     return background
 
 
-def check_scores(scores: object) -> None:
-    """Raise unless `scores` is one of the two kinds."""
-    if problem(scores, _SCORES):
-        raise InputError(f"scores must be {_SCORES.words}, got {scores!r}; choose one of them")
-
-
 def _toml(value: object) -> str:
     r"""A string, a number or a list of them as TOML.
 
@@ -202,12 +196,8 @@ def _toml(value: object) -> str:
         >>> print(_toml(('say "no"', 2.5, "ü")))
         ["say \"no\"", 2.5, "ü"]
     """
-    if isinstance(value, str):
-        # JSON escapes what TOML asks for, except the delete character
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
-    return repr(value)
+    # JSON writes them as TOML asks for, except the delete character
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _frozen(value: Any) -> Any:

@@ -17,8 +17,8 @@ from segcal.data.io.base import (
     PIECE,
     ArrayFile,
     Key,
+    Opened,
     Shape,
-    Stored,
     Write,
     check_declared,
     decompressed,
@@ -41,24 +41,18 @@ class Npy(ArrayFile):
 
     extensions = {"scores": (".npy",), "labels": (".npy",), "image": (".npy",)}  # noqa: RUF012
 
-    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
-        """Return the shape, from the header."""
-        with readable(self.path), self.path.open("rb") as file:
-            return _read_header(file)[0]
-
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
-        """Return the array, memory-mapped, in its own precision and range, so that only what is looked at is read."""
-        with readable(self.path), np.errstate(over="ignore"):  # of a size that a damaged header declares
-            with self.path.open("rb") as file:
-                if file.read(len(_MAGIC)) != _MAGIC:
-                    np.load(self.path, allow_pickle=False).close()  # raises what numpy says about a pickle, say
-                    raise InputError(f"'{self.path}' must be a .npy file, got a .npz archive; rename it")
-                file.seek(0)
-                shape, order, dtype = _read_header(file)
-                offset = file.tell()
-            if dtype.hasobject:
-                raise ValueError("it has Python objects")
-            return Stored(plain(np.memmap(self.path, dtype, "r", offset, shape, order), self.path))
+    def _open(self, key: Key, space: Shape | None, num_classes: int | None) -> Opened:
+        """Map the array, in its own precision and range, so that only what is looked at is read."""
+        with self.path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                np.load(self.path, allow_pickle=False).close()  # raises what numpy says about a pickle, say
+                raise InputError(f"'{self.path}' must be a .npy file, got a .npz archive; rename it")
+            file.seek(0)
+            shape, order, dtype = _read_header(file)
+            offset = file.tell()
+        if dtype.hasobject:
+            raise ValueError("it has Python objects")
+        return Opened(shape, lambda: np.memmap(self.path, dtype, "r", offset, shape, order))
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
@@ -73,15 +67,11 @@ class Npz(ArrayFile):
 
     extensions = {"scores": (".npz",), "labels": (".npz",)}  # noqa: RUF012
 
-    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
-        """Return the shape, from the header; the rest is not decompressed."""
+    def _open(self, key: Key, space: Shape | None, num_classes: int | None) -> Opened:
+        """Read the header; the rest is decompressed once."""
         with _member(self.path, key) as file:
-            return _without_z(_read_header(file)[0], key, space)
-
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
-        """Return the array, decompressed once."""
-        array = read_array(self.path, key)
-        return Stored(array.reshape(_without_z(array.shape, key, space)))
+            shape = _without_z(_read_header(file)[0], key, space)
+        return Opened(shape, lambda: read_array(self.path, key).reshape(shape))
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:

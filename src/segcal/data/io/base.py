@@ -44,20 +44,20 @@ _DEFLATE = 1032
 _TOO_LONG = "it holds more than its header declares"
 
 
-class Stored(NamedTuple):
-    """Content of a file: an array, perhaps memory-mapped, and its spacing where the file records one."""
-
-    values: Array
-    spacing: Spacing | None = None
-
-
 Write: TypeAlias = Callable[[int, Array], None]
 """Writes slices of the first spatial axis, from a position on: `[L, rows, ...]` or `[rows, ...]`."""
 
 
+class Opened(NamedTuple):
+    """An array of which the header has been read: its shape in segcal's order, and a function that reads the values."""
+
+    shape: Shape
+    load: Callable[[], Array]
+
+
 @dataclass(frozen=True)
 class ArrayFile:
-    """A file of one format, read or to be written. A subclass implements what its format can hold.
+    """A file of one format, read or to be written. A subclass implements `_open`, and what else its format can hold.
 
     Args:
         path: Where it lies.
@@ -89,11 +89,20 @@ class ArrayFile:
             space: `*S` where it is known; images need it.
             num_classes: L where it is known.
         """
+        with readable(self.path):
+            return self._open(key, space, num_classes).shape
+
+    def read(self, key: Key, space: Shape | None = None) -> Array:
+        """Return the array, perhaps memory-mapped; arguments as in `shape`. Scores of NIfTI files need `space`, too."""
+        with readable(self.path), np.errstate(over="ignore"):  # of a size that a damaged header declares
+            return plain(self._open(key, space, None).load(), self.path)
+
+    def _open(self, key: Key, space: Shape | None, num_classes: int | None) -> Opened:
         raise NotImplementedError
 
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
-        """Return the array; arguments as in `shape`. Scores of NIfTI files need `space`, too."""
-        raise NotImplementedError
+    def spacing(self, dims: int) -> Spacing | None:
+        """Return the size of a pixel along each of `dims` spatial axes, where the header has it."""
+        return None
 
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> AbstractContextManager[Write]:
         """Write the file slab by slab: scores, or labels or a map `[*S]`. `like` is a file of the same geometry."""
@@ -204,16 +213,13 @@ def check_declared(shape: Shape, dtype: np.dtype[Any], path: Path, *, compressed
     size = math.prod(shape) * dtype.itemsize  # of Python's integers, which do not overflow
     if min(shape, default=0) < 0 or size > path.stat().st_size * (_DEFLATE if compressed else 1) + PIECE:
         raise ValueError(f"its header declares an array of shape {shape}, which cannot be in a file of its size")
-    refuse_large(size, path)
+    refuse_large(size, path, LARGEST, "arrays that are read", "split the volume")
 
 
-def refuse_large(size: int, path: Path) -> None:
-    """Raise if a header declares more bytes than any array that is read may have."""
-    if size > LARGEST:
-        raise InputError(
-            f"arrays that are read must have at most {LARGEST >> 30} GiB, got {size >> 30} GiB in '{path}'; "
-            "split the volume"
-        )
+def refuse_large(size: int, path: Path, most: int, what: str, remedy: str) -> None:
+    """Raise if a file has, or its header declares, more bytes than what is read may have."""
+    if size > most:
+        raise InputError(f"{what} must have at most {most >> 30} GiB, got {size >> 30} GiB in '{path}'; {remedy}")
 
 
 def decompressed(stream: IO[bytes], shape: Shape, dtype: np.dtype[Any], offset: int, order: Literal["C", "F"]) -> Array:

@@ -23,13 +23,12 @@ from segcal.data.io.base import (
     PIECE,
     ArrayFile,
     Key,
+    Opened,
     Shape,
     Spacing,
-    Stored,
     Write,
     check_declared,
     decompressed,
-    plain,
     readable,
     slab_writer,
 )
@@ -51,32 +50,32 @@ class Nifti(ArrayFile):
     extensions = {"scores": _ENDS, "labels": _ENDS, "image": _ENDS}  # noqa: RUF012
     has_geometry = True
 
-    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
-        """Return `[z, y, x]` of labels (or `[y, x]`), or `[L, z, y, x]`, from the header.
+    def _open(self, key: Key, space: Shape | None, num_classes: int | None) -> Opened:
+        """Read labels `[z, y, x]` (or `[y, x]`), scores `[L, z, y, x]`, or an image as float32.
 
         Without `space`, the classes lie along the first axis if that has `num_classes` entries, else along the last if
         that has. If `num_classes` is not known either, they lie along the last of four axes, as in most tools, provided
         that it is shorter than the others.
         """
         image, path = _open(self.path), self.path
-        shape, own = tuple(image.shape), _space(image)[::-1]
+        stored, own, axis = tuple(image.shape), _space(image)[::-1], None
         if key == "labels" or (key == "image" and own == space):
-            return own
-        if space is not None:
-            return (int(shape[_class_axis(shape, space, path)]), *space)
-        axis = _axis_of(num_classes, shape, path) if num_classes is not None else _likely_axis(shape, path)
-        return (int(shape[axis]), *(shape[1:] if axis == 0 else shape[: min(axis, 3)])[::-1])
-
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
-        """Return an array in the order z, y, x, and its spacing; images are float32."""
-        image = _open(self.path)
-        own = _space(image)[::-1]
-        if key == "labels" or space is None or (key == "image" and own == space):
-            space, values = own, _data(image, self.path).T.reshape(own)
+            shape = own
         else:
-            channels = np.moveaxis(_data(image, self.path).T, -1 - _class_axis(image.shape, space, self.path), 0)
-            values = channels.reshape(len(channels), *space)
-        return Stored(values.astype(np.float32) if key == "image" else values, _zooms(image, len(space)))
+            axis = _likely_axis(stored, num_classes, path) if space is None else _class_axis(stored, space, path)
+            found = (stored[1:] if axis == 0 else stored[: min(axis, 3)])[::-1] if space is None else space
+            shape = (int(stored[axis]), *found)
+
+        def load() -> Array:
+            values = _data(image, path).T
+            values = (values if axis is None else np.moveaxis(values, -1 - axis, 0)).reshape(shape)
+            return values.astype(np.float32) if key == "image" else values
+
+        return Opened(shape, load)
+
+    def spacing(self, dims: int) -> Spacing:
+        """Return the spacing in mm in the order z, y, x."""
+        return _zooms(_open(self.path), dims)
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
@@ -100,15 +99,10 @@ class Nifti(ArrayFile):
                 shutil.copyfileobj(raw, packed, PIECE)
 
 
-def read_volume(path: Path) -> Stored:
+def read_volume(path: Path) -> tuple[Array, Spacing]:
     """Return a volume `[z, y, x]` in its own precision, and its spacing in the same order."""
-    return Nifti(path).read("labels")
-
-
-def volume_spacing(path: Path) -> Spacing:
-    """Return the spacing of a volume without classes or channels, from its header."""
-    image = _open(path)
-    return _zooms(image, len(_space(image)))
+    values = Nifti(path).read("labels")
+    return values, Nifti(path).spacing(values.ndim)
 
 
 def volume_orientation(path: Path) -> str | None:
@@ -195,7 +189,7 @@ def _data(image: Any, path: Path) -> Array:
     with readable(path):
         compressed = path.name.lower().endswith(".nii.gz")
         check_declared(image.dataobj.shape, image.dataobj.dtype, path, compressed=compressed)
-        return plain(_decompress(image.dataobj, path) if compressed else np.asanyarray(image.dataobj), path)
+        return _decompress(image.dataobj, path) if compressed else np.asanyarray(image.dataobj)
 
 
 def _decompress(stored: Any, path: Path) -> Array:
@@ -233,26 +227,20 @@ def _class_axis(shape: Shape, space: Shape, path: Path) -> int:
     )
 
 
-def _axis_of(num_classes: int, shape: Shape, path: Path) -> int:
-    """Return the first axis if it has `num_classes` entries, else the last if that has."""
-    for axis in _possible_axes(shape):
-        if shape[axis] == num_classes:
-            return axis
-    raise InputError(
-        f"'{path}' must have num_classes={num_classes} entries along the first or the last of 3 or 4 NIfTI axes, "
-        f"got {shape}; set num_classes or fix the scores"
-    )
-
-
-def _likely_axis(shape: Shape, path: Path) -> int:
-    """Return the last axis, where nothing speaks against it."""
-    last = len(shape) - 1
-    if _possible_axes(shape) == (last,) or (last == 3 and shape[last] < min(shape[:last])):
-        return last
-    raise InputError(
-        f"the class axis of '{path}' must be known, got NIfTI shape {shape}, which is ambiguous, and no labels; "
-        "give num_classes, or name the classes in segcal.toml"
-    )
+def _likely_axis(shape: Shape, num_classes: int | None, path: Path) -> int:
+    """Return the first axis if it has `num_classes` entries, else the last if that has; or the most likely one."""
+    known, last = _possible_axes(shape), len(shape) - 1
+    if num_classes is not None:
+        fitting = [axis for axis in known if shape[axis] == num_classes]
+        problem = f"'{path}' must have num_classes={num_classes} entries along the first or the last of 3 or 4 axes"
+        remedy = "set num_classes or fix the scores"
+    else:
+        fitting = [last] if known == (last,) or (last == 3 and shape[last] < min(shape[:last])) else []
+        problem = f"the class axis of '{path}' must be known"
+        remedy = "give num_classes, or name the classes in segcal.toml"
+    if not fitting:
+        raise InputError(f"{problem}, got NIfTI shape {shape} and no labels; {remedy}")
+    return fitting[0]
 
 
 def _possible_axes(shape: Shape) -> tuple[int, ...]:

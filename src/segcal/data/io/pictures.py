@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFile
 
-from segcal.data.io.base import ArrayFile, Key, Shape, Stored, plain, readable
+from segcal.data.io.base import ArrayFile, Key, Opened, Shape, plain, readable, refuse_large
 from segcal.types import Array, InputError
 
 _FORMATS = ("PNG", "JPEG", "WEBP")
@@ -30,15 +30,14 @@ class Picture(ArrayFile):
 
     extensions = {"labels": (".png", ".webp"), "image": (".png", ".jpg", ".jpeg", ".webp")}  # noqa: RUF012
 
-    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
-        """Return `(H, W)` of labels or `(C, H, W)` of an image, from the header."""
+    def _open(self, key: Key, space: Shape | None, num_classes: int | None) -> Opened:
+        """Read labels `[H, W]`, or an image `[C, H, W]` in 0..1."""
         with _opened(self.path) as picture:
             bands = len(Image.new(_image_mode(picture.mode), (1, 1)).getbands())
-            return (*((bands,) if key == "image" else ()), picture.height, picture.width)
-
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
-        """Return labels `[H, W]`, or an image `[C, H, W]` in 0..1."""
-        return Stored(read_image_picture(self.path) if key == "image" else read_label_picture(self.path))
+            space = (picture.height, picture.width)
+        if key == "image":
+            return Opened((bands, *space), lambda: read_image_picture(self.path))
+        return Opened(space, lambda: read_label_picture(self.path))
 
 
 def read_label_picture(path: Path) -> Array:
@@ -65,11 +64,7 @@ def read_image_picture(path: Path) -> Array:
 @contextmanager
 def _opened(path: Path) -> Iterator[ImageFile.ImageFile]:
     with readable(path):
-        if (size := path.stat().st_size) > _LARGEST:
-            raise InputError(
-                f"pictures must have at most {_LARGEST >> 30} GiB, got {size >> 30} GiB in '{path}'; "
-                "is it the right file?"
-            )
+        refuse_large(path.stat().st_size, path, _LARGEST, "pictures", "is it the right file?")
         with Image.open(path, formats=_FORMATS) as picture:
             yield picture
 

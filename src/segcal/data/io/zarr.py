@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from segcal.data.io import base
-from segcal.data.io.base import ArrayFile, Key, Shape, Spacing, Stored, Write, plain, readable, refuse_large
+from segcal.data.io.base import ArrayFile, Key, Opened, Shape, Spacing, Write, readable, refuse_large
 from segcal.files import read_text, refuse_special
 from segcal.types import Array, InputError, extra
 
@@ -48,17 +48,19 @@ class Zarr(ArrayFile):
             entries = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for name, stat in stats)
         return hashlib.sha256("\n".join(entries).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
-    def shape(self, key: Key, space: Shape | None = None, num_classes: int | None = None) -> Shape:
-        """Return the shape, from the metadata; chunks are not looked at."""
+    def _open(self, key: Key, space: Shape | None, num_classes: int | None) -> Opened:
+        """Read the metadata; chunks are decompressed in their own precision, of a large array to a temporary file."""
         array, axes, _ = _opened(self.path, channels=key != "labels")
-        return tuple(int(array.shape[axis]) for axis in axes)
 
-    def read(self, key: Key, space: Shape | None = None) -> Stored:
-        """Return an array in its own precision and range; a large one is decompressed to a temporary file."""
-        with readable(self.path):
+        def load() -> Array:
             _refuse_special_chunks(self.path)
-            array, axes, spacing = _opened(self.path, channels=key != "labels")
-            return Stored(plain(_loaded(array, axes), self.path), spacing)
+            return _loaded(array, axes)
+
+        return Opened(tuple(int(array.shape[axis]) for axis in axes), load)
+
+    def spacing(self, dims: int) -> Spacing | None:
+        """Return the spacing of an OME-Zarr image; arrays have none."""
+        return _opened(self.path, channels=True)[2]
 
     @contextmanager
     def create(self, key: Key, shape: Shape, dtype: str, *, like: Path | None) -> Iterator[Write]:
@@ -137,16 +139,13 @@ def _refuse_special_chunks(path: Path) -> None:
 
 def _checked(array: Any, path: Path) -> Any:
     """Return an array of a store; raise if it, or one of its chunks, declares more than memory may be taken for."""
-    refuse_large(math.prod(array.shape) * array.dtype.itemsize, path)
+    refuse_large(math.prod(array.shape) * array.dtype.itemsize, path, base.LARGEST, "arrays that are read", "split it")
     _refuse_large_chunk(math.prod(array.shards or array.chunks) * array.dtype.itemsize, path)
     return array
 
 
 def _refuse_large_chunk(size: int, path: Path) -> None:
-    if size > _LARGEST_CHUNK:
-        raise InputError(
-            f"chunks must have at most {_LARGEST_CHUNK >> 30} GiB, got {size >> 30} GiB in '{path}'; write smaller ones"
-        )
+    refuse_large(size, path, _LARGEST_CHUNK, "chunks", "write smaller ones")
 
 
 def _multiscales(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]:
