@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from segcal.functional.class_conditional import experts_of
 from segcal.functional.context import FEATURES
 from segcal.functional.counting import Totals
 from segcal.functional.division import NO_FLOOR, Floor
@@ -174,14 +173,6 @@ def of_standardising(scene: Scene) -> list[Call]:
     ]
 
 
-def of_expert(scene: Scene) -> list[Call]:
-    if scene.classes == 1:  # has no rivals
-        return []
-    found = experts_of(*scene.flat, torch.arange(1, scene.classes + 1).double(), ordered=True)
-    matrix = 0.1 * scene.numbers(scene.classes - 1, scene.classes).abs()
-    return [call(expert, matrix, ordered=ordered) for expert in found.values() for ordered in (True, False)]
-
-
 def of_divisions(scene: Scene) -> list[Call]:
     heat = 0.05 + 4 * scene.numbers(2, 1, *scene.size).abs().to(scene.dtype)
     image = heat.flatten(1)[:, :1].view(2, 1, *(1 for _ in scene.size)).expand(heat.shape) if heat.numel() else heat
@@ -206,8 +197,11 @@ def of_loss(scene: Scene) -> list[Call]:
 INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]] = {
     "affine.affine_sums": (
         lambda s: [
-            call(*s.flat, s.numbers(s.classes).abs(), s.numbers(s.classes, width), s.numbers(s.classes), of_log=of_log)
-            for width, of_log in product((1, s.classes), (False, True))
+            call(*s.flat, s.numbers(s.flat[1].numel()).abs(), s.numbers(rows, width), s.numbers(rows), of_log=of_log)
+            for rows, width, of_log in (
+                *product((s.classes,), (1, s.classes), (False, True)),
+                (s.classes + 1, s.classes, False),
+            )
         ],
         {"rtol": 1e-10, "atol": 1e-8},
     ),
@@ -224,7 +218,6 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         lambda s: call(s.flat[0].double(), s.flat[1].clamp(min=0)),
         {"rtol": 0.0, "atol": 0.0},
     ),
-    "class_conditional.expert_loss": (of_expert, {"rtol": 1e-9, "atol": 1e-9}),
     "context.context_features": (lambda s: call(s.moderate), SINGLE),
     "context.context_temperature": (of_context, SINGLE),
     "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),
