@@ -230,7 +230,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
     "division.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
     "scaling.attended_sums": (lambda s: call(*s.flat, 0.05, 0.7), LOOSE),
-    "scaling.binned_sums": (
+    "pixels.binned_sums": (
         lambda s: call(*s.flat, torch.tensor([0.3, 0.9]).double(), torch.tensor([0.5, 1.0, 2.0]).double()),
         LOOSE,
     ),
