@@ -158,9 +158,10 @@ def of_batches(scene: Scene) -> list[Call]:
 
 
 def of_regions(scene: Scene) -> list[Call]:
-    """Several regions, one of them empty, with edges that are known and with percentiles."""
-    edges, regions = halves(scene), [scene.index, scene.index[:0], scene.index[::3]]
-    return [call(regions, scene.pixels, edges[0], known, scene.classes) for known in (None, edges[1])]
+    """Several regions, one of them empty, with one set of edges and with two."""
+    regions = [scene.index, scene.index[:0], scene.index[::3]]
+    edges = halves(scene).expand(len(regions), 2, -1)
+    return [call(regions, scene.pixels, edges[:, :sets], scene.classes) for sets in (1, 2)]
 
 
 def of_standardising(scene: Scene) -> list[Call]:
@@ -222,7 +223,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "context.context_temperature": (of_context, SINGLE),
     "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),
     "counting.add_unchecked_batch": (of_batches, CLOSE),
-    "counting.measure": (of_regions, CLOSE),
+    "counting.count_regions": (of_regions, CLOSE),
     "division.scaled_logits": (of_divisions, {"rtol": 1e-6, "atol": 1e-6}),
     "division.scaled_probabilities": (of_divisions, SINGLE),
     "log_linear.loss_sums": (of_loss, {"rtol": 1e-9, "atol": 1e-8}),
