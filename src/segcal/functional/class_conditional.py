@@ -97,7 +97,7 @@ def expert_loss(
     induced = torch.nn.functional.pad(-ranks @ matrix.cpu(), (0, 0, 1, 0))  # by rank, the predicted class first
     pixels = expert.features[:-1], expert.place, expert.weight
     sums = affine_sums(*pixels, induced[:, :-1], induced[:, -1], of_log=False)
-    slope, shift = sums[1:].split((len(induced) * len(matrix), len(induced)))
+    slope, shift = sums[1 : -len(induced)], sums[-len(induced) :]
     slopes = torch.cat([slope.view(len(induced), -1), shift.unsqueeze(1)], dim=1)
     return sums[0], -ranks.T @ slopes[1:]
 
