@@ -215,10 +215,6 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         SINGLE,
     ),
-    "class_conditional.ranked_features": (
-        lambda s: call(s.flat[0].double(), s.flat[1].clamp(min=0)),
-        {"rtol": 0.0, "atol": 0.0},
-    ),
     "context.context_features": (lambda s: call(s.moderate), SINGLE),
     "context.context_temperature": (of_context, SINGLE),
     "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),

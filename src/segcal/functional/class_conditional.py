@@ -23,7 +23,7 @@ from torch import Tensor
 
 from segcal.functional.affine import affine_sums, mapped_scores
 from segcal.functional.minimise import Block
-from segcal.kernels.dispatch import accelerated
+from segcal.functional.pixels import ascending
 from segcal.types import Array
 
 _WHOLE = 600  # numbers of a predicted class up to which their curvature is found whole; beyond, row by row
@@ -61,13 +61,20 @@ def experts_of(
     return result
 
 
-@accelerated
 def ranked_features(
     scores: Float64[Tensor, "L N"], labels: Int64[Tensor, " N"]
 ) -> tuple[Float64[Tensor, "L N"], Int64[Tensor, " N"]]:
-    """Return features and place of pixels for CMSop; see `Expert`."""
-    value, order = torch.sort(scores, dim=0, descending=True, stable=True)
-    place = (order == labels).to(torch.int8).argmax(dim=0)
+    """Return features and place of pixels for CMSop; see `Expert`. Of equal scores the first class has the first rank.
+
+    Examples:
+        >>> ranked_features(torch.tensor([[1.0], [3.0], [1.0]]).double(), torch.tensor([2]))
+        (tensor([[2.],
+                [0.],
+                [1.]], dtype=torch.float64), tensor([2]))
+    """
+    value, own = ascending(scores).flip(0), scores.gather(0, labels.unsqueeze(0))
+    before = torch.arange(len(scores), device=scores.device).unsqueeze(1) < labels
+    place = ((scores > own) | ((scores == own) & before)).sum(dim=0)
     return torch.cat([value[:-1] - value[1:], torch.ones_like(value[:1])]), place
 
 

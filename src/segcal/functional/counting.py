@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64, Num
 from torch import Tensor
 
-from segcal.functional.pixels import pixel_statistics
+from segcal.functional.pixels import ascending, pixel_statistics
 from segcal.functional.probability import possible_logits
 from segcal.functional.scores import cell_of
 from segcal.kernels.constants import CELLS
@@ -76,10 +76,7 @@ def percentile_edges(
     n = index.shape[0]
     if n == 0:
         return confidence.new_full((bins + 1,), torch.nan)
-    if engine_for(confidence) == "cpu":  # in a fraction of the time
-        ordered = torch.from_numpy(np.sort(confidence.numpy()[index.numpy()]))
-    else:
-        ordered = confidence[index].sort().values
+    ordered = ascending(confidence[index])
     position = (n - 1) * percentiles(bins, confidence.device)
     lower = position.floor().long()
     low, high, share = ordered[lower], ordered[(lower + 1).clamp(max=n - 1)], position - lower

@@ -76,6 +76,12 @@ def binned_sums(
     return z.new_zeros(len(alphas), 6).index_add_(0, bins, torch.stack(terms, dim=1))
 
 
+def ascending(values: Float64[Tensor, "N *A"]) -> Float64[Tensor, "N *A"]:
+    """Return values sorted along their first axis; on the CPU by NumPy, in a fraction of the time of PyTorch."""
+    given = on_one_thread(values)
+    return values.sort(dim=0).values if given is values else torch.from_numpy(np.sort(given, axis=0))
+
+
 def moved_labels(scores: Float[Tensor, "L N"], logits: Float[Tensor, "L N"]) -> int:
     """Return the number of pixels at which the first largest of the scores is of another class than that of the logits.
 
