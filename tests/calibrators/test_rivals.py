@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from segcal.functional.class_conditional import (
     experts_of,
     penalty_curvature,
     penalty_of,
+    ranked_features,
 )
 from segcal.functional.minimise import least_quadratic
 from segcal.kernels.dispatch import plain_only
@@ -105,6 +107,17 @@ def test_the_map_by_loops(ordered: bool) -> None:
         for r, c in enumerate(ranked[1:]):
             expected[c] = -(sum(t[: r + 1]) if ordered else t[r])
         np.testing.assert_allclose(found[0, :, y, x], expected, rtol=1e-12)
+
+
+def test_ranks_are_those_of_a_stable_sort(rng: np.random.Generator) -> None:
+    scores = torch.from_numpy(rng.normal(size=(CLASSES, 500)).round())  # among them ties
+    labels = torch.from_numpy(rng.integers(0, CLASSES, 500))
+    value, order = torch.sort(scores, dim=0, descending=True, stable=True)
+    for forms in (nullcontext(), plain_only()):
+        with forms:
+            features, place = ranked_features(scores, labels)
+        assert torch.equal(features, torch.cat([value[:-1] - value[1:], torch.ones(1, 500).double()]))
+        assert torch.equal(place, (order == labels).int().argmax(dim=0))
 
 
 @pytest.mark.parametrize("ordered", [False, True])

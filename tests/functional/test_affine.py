@@ -35,7 +35,7 @@ def test_the_gradient_is_that_of_autograd(full: bool) -> None:
     each = torch.nn.functional.cross_entropy(scores, labels[keep], reduction="none")
     loss = (importance[labels[keep]] * each).sum()
     loss.backward()
-    found = affine_sums(logits, labels, importance, weights, bias, of_log=False)
+    found = affine_sums(logits, labels, importance[labels], weights, bias, of_log=False)
     expected = torch.cat(
         [loss.detach().reshape(1), *(leaf.grad.reshape(-1) for leaf in leaves if leaf.grad is not None)]
     )
@@ -44,7 +44,7 @@ def test_the_gradient_is_that_of_autograd(full: bool) -> None:
 
 def test_many_sums_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels, importance = scene(3, 3000)
-    settings = (importance, torch.eye(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+    settings = (importance[labels], torch.eye(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
     whole = CPU.affine_sums(logits, labels, *settings, of_log=True)
     monkeypatch.setattr(affine_kernels, "_ROOM", 1)
     torch.testing.assert_close(CPU.affine_sums(logits, labels, *settings, of_log=True), whole, **CLOSE)
@@ -68,11 +68,12 @@ def test_the_curvature_is_the_slope_of_the_gradient(full: bool, whole: bool, mon
     size = 3 * (width + 1)
     point = torch.linspace(-1, 1, size, dtype=torch.float64)
     penalty = np.linspace(0, 1, size)
-    total = float(sample.importance[sample.labels].sum())
+    importance = sample.importance[sample.labels]
+    total = float(importance.sum())
 
     def gradient(theta: Tensor) -> np.ndarray:
         weights, bias = theta[: 3 * width].view(3, width), theta[3 * width :]
-        found = affine_sums(sample.logits, sample.labels, sample.importance, weights, bias, of_log=True)
+        found = affine_sums(sample.logits, sample.labels, importance, weights, bias, of_log=True)
         return found[1:].numpy() / total + 2 * penalty * theta.numpy()
 
     steps = 1e-6 * torch.eye(size, dtype=torch.float64)

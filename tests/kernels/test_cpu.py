@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,8 @@ from torch import Tensor
 
 from segcal.functional.counting import percentile_edges
 from segcal.functional.pixels import all_finite
-from segcal.kernels.cpu import compiling, counting
+from segcal.kernels.cpu import compiling
+from segcal.kernels.dispatch import plain_only
 from support import references
 from support.engines import CPU, PLAIN
 from support.kernel_inputs import Scene
@@ -107,12 +110,9 @@ VALUES = st.one_of(
 
 
 def mass_edges(engine: object, confidence: Tensor, index: Tensor, bins: int) -> Tensor:
-    """The edges that an engine finds; the kernel keeps them to itself."""
-    if engine is PLAIN:
+    """The edges that an engine finds."""
+    with plain_only() if engine is PLAIN else nullcontext():
         return percentile_edges(confidence, index, bins)
-    edges = np.empty(bins + 1)
-    counting._percentiles(confidence.numpy(), index.numpy(), counting._shares(bins), edges)
-    return torch.from_numpy(edges)
 
 
 @ENGINES
@@ -130,7 +130,6 @@ def test_edges_are_those_of_numpy_to_the_last_bit(engine: object, values: list[f
 @pytest.mark.parametrize("rounded", [False, True], ids=["continuous", "tied"])
 @pytest.mark.parametrize("bins", [1, 7, 10, 15])
 def test_edges_of_many_values(rng: np.random.Generator, engine: object, n: int, rounded: bool, bins: int) -> None:
-    """Beyond 65,536 values the kernel counts in finer cells."""
     values = 1 - rng.random(n) ** 4
     values = values.round(2) if rounded else values
     found = mass_edges(engine, torch.from_numpy(values), torch.arange(n), bins)
@@ -155,7 +154,7 @@ def test_a_long_sum_of_equal_confidences_stays_exact() -> None:
     zeros = torch.zeros(n, dtype=torch.int64)
     edges = torch.tensor([0.0, 1.0]).double()
     pixels = (confidence, zeros.int(), zeros, *[confidence] * 3)
-    count, hit, total, support, sums = CPU.measure([torch.arange(n)], pixels, edges, edges, 1)
+    count, hit, total, support, sums = CPU.count_regions([torch.arange(n)], pixels, edges.expand(1, 2, -1), 1)
     assert {*count.flatten().tolist(), *hit.flatten().tolist(), support.item()} == {n}
     for found in (*total.flatten(), *sums.flatten()):
         assert found.item() == pytest.approx(n * value, rel=1e-12)
@@ -190,9 +189,9 @@ def test_entropy_shows_what_is_not_finite(bad: float | None) -> None:
 def test_likelihood_agrees_with_differences(rng: np.random.Generator, engine: object, alpha: float) -> None:
     """The slope and the curvature are those of the NLL that loops compute."""
     z, y = rng.normal(scale=2, size=(4, 60)), rng.integers(-1, 4, 60)
-    pixels, nll, slope, curvature, at_zero, at_infinity = engine.likelihood_sums(
-        torch.from_numpy(z), torch.from_numpy(y), alpha
-    ).tolist()
+    one = torch.empty(0).double(), torch.tensor([alpha], dtype=torch.float64)
+    sums = engine.binned_sums(torch.from_numpy(z), torch.from_numpy(y), *one)[0]
+    pixels, nll, slope, curvature, at_zero, at_infinity = sums.tolist()
     below, middle, above = (references.total_nll(z, y, alpha + h) for h in (-1e-4, 0, 1e-4))
     assert pixels == (y >= 0).sum()
     assert nll == pytest.approx(middle, rel=1e-13)

@@ -12,7 +12,7 @@ from segcal.kernels.dispatch import DECLINED, OPERATIONS
 from support.engines import NAMES
 from support.kernel_inputs import CLOSE, EMPTY, INPUTS, NEED_PIXELS, SCENES, Scene, agree, calls_of, same
 
-WITHOUT_CPU = ("counting.add_unchecked_batch", "tree.root_of_scores")
+WITHOUT_CPU = ("counting.add_unchecked_batch", "pixels.likelihood_sums", "tree.root_of_scores")
 """Whose plain form is made of operations that have one, or which nothing on the CPU needs faster."""
 PAIRS = [name for name in NAMES if name not in WITHOUT_CPU]
 

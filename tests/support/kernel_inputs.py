@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from segcal.functional.class_conditional import experts_of
 from segcal.functional.context import FEATURES
 from segcal.functional.counting import Totals
 from segcal.functional.division import NO_FLOOR, Floor
@@ -159,9 +158,10 @@ def of_batches(scene: Scene) -> list[Call]:
 
 
 def of_regions(scene: Scene) -> list[Call]:
-    """Several regions, one of them empty, with edges that are known and with percentiles."""
-    edges, regions = halves(scene), [scene.index, scene.index[:0], scene.index[::3]]
-    return [call(regions, scene.pixels, edges[0], known, scene.classes) for known in (None, edges[1])]
+    """Several regions, one of them empty, with one set of edges and with two."""
+    regions = [scene.index, scene.index[:0], scene.index[::3]]
+    edges = halves(scene).expand(len(regions), 2, -1)
+    return [call(regions, scene.pixels, edges[:, :sets], scene.classes) for sets in (1, 2)]
 
 
 def of_standardising(scene: Scene) -> list[Call]:
@@ -172,14 +172,6 @@ def of_standardising(scene: Scene) -> list[Call]:
         call(z, torch.tensor(scale, dtype=torch.float64), mean, deviation)
         for z, scale in ((scene.moderate, 0.7), (scene.logits, 1.0), (impossible, 2.0))
     ]
-
-
-def of_expert(scene: Scene) -> list[Call]:
-    if scene.classes == 1:  # has no rivals
-        return []
-    found = experts_of(*scene.flat, torch.arange(1, scene.classes + 1).double(), ordered=True)
-    matrix = 0.1 * scene.numbers(scene.classes - 1, scene.classes).abs()
-    return [call(expert, matrix, ordered=ordered) for expert in found.values() for ordered in (True, False)]
 
 
 def of_divisions(scene: Scene) -> list[Call]:
@@ -206,8 +198,11 @@ def of_loss(scene: Scene) -> list[Call]:
 INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]] = {
     "affine.affine_sums": (
         lambda s: [
-            call(*s.flat, s.numbers(s.classes).abs(), s.numbers(s.classes, width), s.numbers(s.classes), of_log=of_log)
-            for width, of_log in product((1, s.classes), (False, True))
+            call(*s.flat, s.numbers(s.flat[1].numel()).abs(), s.numbers(rows, width), s.numbers(rows), of_log=of_log)
+            for rows, width, of_log in (
+                *product((s.classes,), (1, s.classes), (False, True)),
+                (s.classes + 1, s.classes, False),
+            )
         ],
         {"rtol": 1e-10, "atol": 1e-8},
     ),
@@ -220,16 +215,11 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
         ],
         SINGLE,
     ),
-    "class_conditional.ranked_features": (
-        lambda s: call(s.flat[0].double(), s.flat[1].clamp(min=0)),
-        {"rtol": 0.0, "atol": 0.0},
-    ),
-    "class_conditional.expert_loss": (of_expert, {"rtol": 1e-9, "atol": 1e-9}),
     "context.context_features": (lambda s: call(s.moderate), SINGLE),
     "context.context_temperature": (of_context, SINGLE),
     "counting.count_cells": (lambda s: call(s.index, *s.pixels[:3], *tables(s.classes, CELLS)), CLOSE),
     "counting.add_unchecked_batch": (of_batches, CLOSE),
-    "counting.measure": (of_regions, CLOSE),
+    "counting.count_regions": (of_regions, CLOSE),
     "division.scaled_logits": (of_divisions, {"rtol": 1e-6, "atol": 1e-6}),
     "division.scaled_probabilities": (of_divisions, SINGLE),
     "log_linear.loss_sums": (of_loss, {"rtol": 1e-9, "atol": 1e-8}),
@@ -237,7 +227,7 @@ INPUTS: dict[str, tuple[Callable[[Scene], Call | list[Call]], dict[str, float]]]
     "pixels.pixel_statistics": (lambda s: call(s.flat[0], s.flat[1].clamp(min=0)), CLOSE),
     "division.scaled_nll": (of_scaled_loss, {"rtol": 2e-5, "atol": 2e-5}),
     "scaling.attended_sums": (lambda s: call(*s.flat, 0.05, 0.7), LOOSE),
-    "scaling.binned_sums": (
+    "pixels.binned_sums": (
         lambda s: call(*s.flat, torch.tensor([0.3, 0.9]).double(), torch.tensor([0.5, 1.0, 2.0]).double()),
         LOOSE,
     ),

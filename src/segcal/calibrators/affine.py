@@ -113,7 +113,8 @@ class AffineCalibrator(Calibrator):
         self._check_fitted()
         nll, pixels, everyone = 0.0, 0, torch.ones(self.num_classes, dtype=torch.float64)
         for logits, labels in pixels_of(self.stream(cases)):
-            nll += float(affine_sums(logits, labels, everyone, self.weights, self.bias, of_log=self.of_log)[0])
+            settings = everyone.to(labels.device)[labels], self.weights, self.bias
+            nll += float(affine_sums(logits, labels, *settings, of_log=self.of_log)[0])
             pixels += int((labels >= 0).sum())
         if pixels == 0:
             raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")
@@ -142,7 +143,8 @@ class AffineCalibrator(Calibrator):
             weights, bias = self._split(inside)
             total = np.zeros(1 + point.size)
             for logits, labels in slabs():
-                total += affine_sums(logits, labels, importance, weights, bias, of_log=self.of_log).numpy()
+                share = importance.to(labels.device)[labels]
+                total += affine_sums(logits, labels, share, weights, bias, of_log=self.of_log).numpy()
             mean, off, astray = total / pixels, inside - identity, point - inside
             slope = self._constrained(mean[1:] + 2 * penalty * off) + 2 * _ANCHOR * astray
             return float(mean[0] + (penalty * off**2).sum() + _ANCHOR * (astray**2).sum()), slope

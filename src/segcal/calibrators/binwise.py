@@ -14,11 +14,9 @@ from segcal.calibrators.shared.survey import pixels_of, survey
 from segcal.calibrators.temperature import FitLimits, TemperatureCalibrator
 from segcal.cases import CaseStream
 from segcal.evidence import describe
+from segcal.functional.pixels import binned_sums
 from segcal.functional.probability import probabilities
-from segcal.functional.scaling import binned_sums
-from segcal.functional.temperature import (
-    optimal_inverse_temperatures,
-)
+from segcal.functional.temperature import optimal_inverse_temperatures
 from segcal.types import MOST_BINS, Image, Logits, Temperature, check_whole
 
 _TOP = 0.999
@@ -112,7 +110,7 @@ def _histogram(stream: CaseStream) -> Int64[Tensor, " cells"]:
 
 
 def _likelihoods(stream: CaseStream, edges: Tensor, alphas: Tensor) -> Float64[Tensor, "R 6"]:
-    parts = (binned_sums(logits, labels, edges, alphas) for logits, labels in pixels_of(stream))
+    parts = (binned_sums(logits, labels, edges, alphas).cpu() for logits, labels in pixels_of(stream))
     return sum(parts, torch.zeros(len(alphas), 6, dtype=torch.float64))
 
 

@@ -28,7 +28,7 @@ from segcal.functional.class_conditional import (
     penalty_curvature,
     penalty_of,
 )
-from segcal.functional.minimise import Block, minimise_nonnegative
+from segcal.functional.minimise import Block, Problems, minimise_above
 from segcal.functional.probability import at_least_float32
 from segcal.types import Array, Image, Logits, check_weight
 
@@ -82,7 +82,7 @@ class ClassConditionalScaling(Calibrator):
         at = self._objective(lambda: self._all_experts(stream), seen.pixels)
         with refusing_large(drawn, self.method):
             point, blocks = self._solve_sample(experts, seen.pixels)
-            found = minimise_nonnegative(at, point, blocks, evaluations=_PASSES, tolerance=_TOLERANCE)
+            found = minimise_above(at, point, blocks, evaluations=_PASSES, tolerance=_TOLERANCE)
         matrices = torch.from_numpy(found.point).view(self.matrices.shape)
         self.matrices.copy_(matrices)
         penalty = sum(self._penalty(matrix)[0] for matrix in matrices.numpy())
@@ -111,12 +111,10 @@ class ClassConditionalScaling(Calibrator):
             for z, y in zip(torch.split(logits, _SAMPLE, dim=1), torch.split(labels, _SAMPLE), strict=True):
                 yield experts_of(z, y, everyone, ordered=self.ordered)
 
-    def _objective(
-        self, parts: Callable[[], Iterator[dict[int, Expert]]], pixels: int
-    ) -> Callable[[Array], tuple[Array, Array]]:
+    def _objective(self, parts: Callable[[], Iterator[dict[int, Expert]]], pixels: int) -> Problems:
         """Return the function to minimise: for each predicted class, its share of the mean NLL plus penalties."""
 
-        def value(point: Array) -> tuple[Array, Array]:
+        def value(point: Array) -> tuple[Array, Array, None]:
             matrices = torch.from_numpy(point).view(self.matrices.shape)
             values, slopes = np.zeros(len(point)), np.zeros(self.matrices.shape)
             for experts in parts():
@@ -128,7 +126,7 @@ class ClassConditionalScaling(Calibrator):
                 cost, tilt = self._penalty(matrices[k].numpy())
                 values[k] += cost
                 slopes[k] += tilt
-            return values, slopes.reshape(point.shape)
+            return values, slopes.reshape(point.shape), None
 
         return value
 
@@ -145,7 +143,7 @@ class ClassConditionalScaling(Calibrator):
         point = np.stack([np.eye(*self.matrices.shape[1:]).ravel()] * self.num_classes)
         blocks = self._curvature(experts, point, pixels)
         for _ in range(_ROUNDS):
-            found = minimise_nonnegative(at, point, blocks, evaluations=_SAMPLE_EVALUATIONS, tolerance=_TOLERANCE)
+            found = minimise_above(at, point, blocks, evaluations=_SAMPLE_EVALUATIONS, tolerance=_TOLERANCE)
             point = found.point
             blocks = self._curvature(experts, point, pixels)
             if found.converged:

@@ -28,24 +28,24 @@ def features(logits: Float[Tensor, "..."], *, of_log: bool, dim: int) -> Float[T
 def affine_sums(
     logits: Float[Tensor, "L N"],
     labels: Int64[Tensor, " N"],
-    importance: Float64[Tensor, " L"],
-    weights: Float64[Tensor, "L K"],
-    bias: Float64[Tensor, " L"],
+    importance: Float64[Tensor, " N"],
+    weights: Float64[Tensor, "J K"],
+    bias: Float64[Tensor, " J"],
     *,
     of_log: bool,
 ) -> Float64[Tensor, " P"]:
     """Return the summed NLL of pixels under an affine map, and its gradient in weights and bias, in one row.
 
-    Pixels with a negative label are skipped; those of class c count `importance[c]` times. The weights are `[L, L]`,
-    or `[L, 1]` for one scale per class. The map is applied to the logits, or to their log-probabilities (`of_log`).
+    Pixels with a negative label are skipped; the others count `importance` times. The weights are `[J, L]`, or `[L, 1]`
+    for one scale per class. The map is applied to the logits, or to their log-probabilities (`of_log`).
     """
     importance, weights, bias = (values.to(logits.device) for values in (importance, weights, bias))
     index = (labels >= 0).nonzero().squeeze(1)
     truth = labels[index].unsqueeze(0)
     x = features(logits[:, index].double(), of_log=of_log, dim=0)
-    diagonal = weights.shape[1] == 1
+    diagonal = weights.shape[1] == 1 and len(x) == len(weights)
     log_probs = torch.log_softmax((weights * x if diagonal else weights @ x) + bias.unsqueeze(1), dim=0)
-    share = importance[truth]
+    share = importance[index].unsqueeze(0)
     loss = -(share * log_probs.gather(0, truth)).sum()
     residual = (share * log_probs.exp()).scatter_add(0, truth, -share)
     slope = (residual * x).sum(dim=1) if diagonal else residual @ x.T

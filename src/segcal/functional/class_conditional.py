@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional.affine import mapped_scores
+from segcal.functional.affine import affine_sums, mapped_scores
 from segcal.functional.minimise import Block
-from segcal.kernels.dispatch import accelerated
+from segcal.functional.pixels import ascending
 from segcal.types import Array
 
 _WHOLE = 600  # numbers of a predicted class up to which their curvature is found whole; beyond, row by row
@@ -61,13 +61,20 @@ def experts_of(
     return result
 
 
-@accelerated
 def ranked_features(
     scores: Float64[Tensor, "L N"], labels: Int64[Tensor, " N"]
 ) -> tuple[Float64[Tensor, "L N"], Int64[Tensor, " N"]]:
-    """Return features and place of pixels for CMSop; see `Expert`."""
-    value, order = torch.sort(scores, dim=0, descending=True, stable=True)
-    place = (order == labels).to(torch.int8).argmax(dim=0)
+    """Return features and place of pixels for CMSop; see `Expert`. Of equal scores the first class has the first rank.
+
+    Examples:
+        >>> ranked_features(torch.tensor([[1.0], [3.0], [1.0]]).double(), torch.tensor([2]))
+        (tensor([[2.],
+                [0.],
+                [1.]], dtype=torch.float64), tensor([2]))
+    """
+    value, own = ascending(scores).flip(0), scores.gather(0, labels.unsqueeze(0))
+    before = torch.arange(len(scores), device=scores.device).unsqueeze(1) < labels
+    place = ((scores > own) | ((scores == own) & before)).sum(dim=0)
     return torch.cat([value[:-1] - value[1:], torch.ones_like(value[:1])]), place
 
 
@@ -89,19 +96,17 @@ def _ranked(t: Float[Tensor, "K N"], *, ordered: bool) -> Float[Tensor, "L N"]:
     return torch.cat([torch.zeros_like(below[:1]), below])
 
 
-@accelerated
 def expert_loss(
     expert: Expert, matrix: Float64[Tensor, "K L"], *, ordered: bool
 ) -> tuple[Float64[Tensor, ""], Float64[Tensor, "K L"]]:
     """Return the weighted NLL of the pixels predicted as one class, and its gradient in `[B, mu]`."""
-    own = matrix.to(expert.features.device)
-    log_probs = torch.log_softmax(_ranked(own @ expert.features, ordered=ordered), dim=0)
-    place = expert.place.unsqueeze(0)
-    loss = -(expert.weight * log_probs.gather(0, place).squeeze(0)).sum()
-    residual = (expert.weight * log_probs.exp()).scatter_add(0, place, -expert.weight.unsqueeze(0))[1:]
-    # the score of rank r falls with t_1 to t_r: t_r moves all ranks from r on
-    slope = -(residual.flip(0).cumsum(dim=0).flip(0) if ordered else residual)
-    return loss.cpu(), (slope @ expert.features.T).cpu()
+    ranks = torch.from_numpy(_maps(len(matrix), ordered)[0])
+    induced = torch.nn.functional.pad(-ranks @ matrix.cpu(), (0, 0, 1, 0))  # by rank, the predicted class first
+    pixels = expert.features[:-1], expert.place, expert.weight
+    sums = affine_sums(*pixels, induced[:, :-1], induced[:, -1], of_log=False)
+    slope, shift = sums[1 : -len(induced)], sums[-len(induced) :]
+    slopes = torch.cat([slope.view(len(induced), -1), shift.unsqueeze(1)], dim=1)
+    return sums[0], -ranks.T @ slopes[1:]
 
 
 def expert_curvature(expert: Expert, matrix: Float64[Tensor, "K L"], *, ordered: bool) -> list[Block]:

@@ -14,15 +14,14 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64, Num
 from torch import Tensor
 
-from segcal.functional.pixels import pixel_statistics
+from segcal.functional.pixels import ascending, pixel_statistics
 from segcal.functional.probability import possible_logits
 from segcal.functional.scores import cell_of
 from segcal.kernels.constants import CELLS
 from segcal.kernels.dispatch import accelerated, engine_for
 
-Tables = tuple[Int64[Tensor, "G L R"], Int64[Tensor, "G L R"], Float64[Tensor, "G L R"]]
 Measured = tuple[
-    Int64[Tensor, "G 2 L R"], Int64[Tensor, "G 2 L R"], Float64[Tensor, "G 2 L R"],
+    Int64[Tensor, "G E L R"], Int64[Tensor, "G E L R"], Float64[Tensor, "G E L R"],
     Int64[Tensor, "G L"], Float64[Tensor, "G 3"],
 ]  # fmt: skip
 
@@ -77,36 +76,13 @@ def percentile_edges(
     n = index.shape[0]
     if n == 0:
         return confidence.new_full((bins + 1,), torch.nan)
-    ordered = confidence[index].sort().values
+    ordered = ascending(confidence[index])
     position = (n - 1) * percentiles(bins, confidence.device)
     lower = position.floor().long()
     low, high, share = ordered[lower], ordered[(lower + 1).clamp(max=n - 1)], position - lower
     return torch.where(share >= 0.5, high - (high - low) * (1 - share), low + (high - low) * share)
 
 
-def count_between(
-    edges: Float64[Tensor, "G R1"],
-    index: Int64[Tensor, " K"],
-    confidence: Float64[Tensor, " N"],
-    predicted: Int32[Tensor, " N"],
-    labels: Int64[Tensor, " N"],
-    num_classes: int,
-) -> Tables:
-    """Return pixels, correct pixels and summed confidence by predicted class and interval, for G sets of edges.
-
-    Intervals are open on the left and closed on the right; values outside the edges go to the nearest interval.
-    """
-    bins = edges.shape[1] - 1
-    value, winner = confidence[index], predicted[index].long()
-    tables = []
-    for inner in edges[:, 1:-1]:
-        key = winner * bins + torch.bucketize(value, inner.contiguous())
-        tables.append(_count(key, value, winner == labels[index], num_classes * bins))
-    count, hit, total = (torch.stack(parts).view(-1, num_classes, bins) for parts in zip(*tables, strict=True))
-    return count, hit, total
-
-
-@accelerated
 def measure(
     regions: Sequence[Int64[Tensor, " _"]],
     pixels: Sequence[Num[Tensor, " N"]],
@@ -114,7 +90,7 @@ def measure(
     adaptive: Float64[Tensor, " R1"] | None,
     num_classes: int,
 ) -> Measured:
-    """Return all that is kept of each of G regions.
+    """Return what `count_regions` does for equal-width and equal-mass bins.
 
     Args:
         regions: Positions of the pixels of each region.
@@ -122,18 +98,43 @@ def measure(
         edges: Edges of the equal-width bins.
         adaptive: Edges of the equal-mass bins; by default the percentiles within each region.
         num_classes: L.
+    """
+    bins = edges.shape[0] - 1
+    own = [percentile_edges(pixels[0], index, bins) if adaptive is None else adaptive for index in regions]
+    return count_regions(regions, pixels, torch.stack([torch.stack([edges, each]) for each in own]), num_classes)
+
+
+@accelerated
+def count_regions(
+    regions: Sequence[Int64[Tensor, " _"]],
+    pixels: Sequence[Num[Tensor, " N"]],
+    edges: Float64[Tensor, "G E R1"],
+    num_classes: int,
+) -> Measured:
+    """Return all that is kept of each of G regions.
+
+    Args:
+        regions: Positions of the pixels of each region.
+        pixels: Confidence, predicted class, label, NLL, Brier score and entropy of each pixel.
+        edges: E sets of edges for each region. Intervals are open on the left and closed on the right; values outside
+            the edges go to the nearest interval.
+        num_classes: L.
 
     Returns:
-        Pixels, correct pixels and summed confidence in equal-width and equal-mass bins, pixels of each true class, and
-        the sums of NLL, Brier score and entropy.
+        Pixels, correct pixels and summed confidence by predicted class and bin, pixels of each true class, and the sums
+        of NLL, Brier score and entropy.
     """
     confidence, predicted, labels, nll, brier, entropy = pixels
-    found = []
-    for index in regions:
-        own = percentile_edges(confidence, index, edges.shape[0] - 1) if adaptive is None else adaptive
-        tables = count_between(torch.stack([edges, own]), index, confidence, predicted, labels, num_classes)
-        support = torch.bincount(labels[index], minlength=num_classes)
-        found.append((*tables, support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])))
+    bins, found = edges.shape[2] - 1, []
+    for index, sets in zip(regions, edges, strict=True):
+        value, winner, truth = confidence[index], predicted[index].long(), labels[index]
+        tables = [
+            _count(winner * bins + torch.bucketize(value, inner), value, winner == truth, num_classes * bins)
+            for inner in sets[:, 1:-1].contiguous()
+        ]
+        histograms = (torch.stack(parts).view(-1, num_classes, bins) for parts in zip(*tables, strict=True))
+        support = torch.bincount(truth, minlength=num_classes)
+        found.append((*histograms, support, torch.stack([values[index].sum() for values in (nll, brier, entropy)])))
     return tuple(torch.stack(parts) for parts in zip(*found, strict=True))  # type: ignore[return-value]
 
 
@@ -166,7 +167,7 @@ def measure_batch(
             statistics = pixel_statistics(z[image, :, at], own)
             pixels = (*statistics[:2], own, *statistics[2:])
             index = [positions(inside[g, image, at]) for g in range(regions)]
-            found = measure(index, pixels, edges, edges, classes)
+            found = count_regions(index, pixels, edges.expand(regions, 1, -1), classes)
             for total, values in zip((*tables, confidence), found[:3], strict=True):
                 total.add_(values[:, 0])
             support += found[3]

@@ -4,9 +4,9 @@ Of any numbers, by L-BFGS with a metric that makes them round: with the curvatur
 turns level sets into spheres, as far as the sample is right. There the first step of L-BFGS is a Newton step, and half
 the squared length of the gradient is what is still to be gained, so that one tolerance serves all problems.
 
-Of nonnegative numbers, by the minimum of a quadratic model over them, whose curvature is corrected by what the
-gradients show (BFGS). The problem may consist of several that share no number; they are solved side by side, in the
-same evaluations.
+Of numbers above a bound, by the minimum of a quadratic model over them, whose curvature is known (Newton) or corrected
+by what the gradients show (BFGS). The problem may consist of several that share no number; they are solved side by
+side, in the same evaluations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GOOD_ENOUGH = 1e-5  # what counts as converged where rounding ends the search
 _RIDGE = 1e-8  # of the mean curvature, added to directions that have none
 _RIDGES = 12  # times that a ridge a hundred times larger is tried
 _INNER = 60  # steps of the search for the minimum of a quadratic model
-_SMALL = 1e-9  # as `_RIDGE`, for nonnegative numbers
+_SMALL = 1e-9  # as `_RIDGE`, for numbers above a bound
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Minimum:
         point: The point; one row for each problem if there are several.
         value: The value there, summed over the problems.
         evaluations: How often the function was evaluated.
-        slope: Largest entry of the rounded gradient, or what the last model of nonnegative numbers still promised.
+        slope: Largest entry of the rounded gradient, or what the last model of numbers above a bound still promised.
         converged: Whether the search ended by its tolerance.
     """
 
@@ -129,41 +129,55 @@ def _factor(curvature: Array, ridge: float) -> Array:
     return np.sqrt(ridge) * unit if np.isfinite(ridge) else unit
 
 
-def minimise_nonnegative(
-    at: Callable[[Float64[np.ndarray, "E P"]], tuple[Float64[np.ndarray, " E"], Float64[np.ndarray, "E P"]]],
+Problems = Callable[
+    [Float64[np.ndarray, "E P"]],
+    tuple[Float64[np.ndarray, " E"], Float64[np.ndarray, "E P"], Sequence[Sequence[Block]] | None],
+]
+"""From one point for each problem to the value and the gradient of each, and its curvature where that is known."""
+
+
+def minimise_above(
+    at: Problems,
     start: Float64[np.ndarray, "E P"],
-    curvature: Sequence[Sequence[Block]],
+    curvature: Sequence[Sequence[Block]] | None = None,
     *,
     evaluations: int,
     tolerance: float,
+    lower: float = 0.0,
 ) -> Minimum:
-    """Return the least value over nonnegative points; the search ends when less than `tolerance` is promised.
+    """Return the least value over points that are not below a bound.
+
+    The search ends when less than `tolerance` is promised. The problems share no number, so each takes its own steps,
+    halved until its value falls.
 
     Args:
-        at: Maps points to the value and the gradient of each problem.
+        at: The problems.
         start: Where to begin, one row for each problem.
-        curvature: Of each problem, in blocks between which it is taken to be 0.
+        curvature: Of each problem at the start, in blocks between which it is taken to be 0, where `at` has none.
         evaluations: How many are allowed.
         tolerance: Of the value summed over all problems.
+        lower: The bound.
     """
-    models = [[Block(block.index, _regular(block.curvature)) for block in blocks] for blocks in curvature]
-    point = np.maximum(start, 0.0)
-    value, gradient = at(point)
+    point = np.maximum(start, lower)
+    value, gradient, exact = at(point)
+    known = (curvature if exact is None else exact) or ()
+    models = [[Block(block.index, _regular(block.curvature)) for block in blocks] for blocks in known]
     share = np.ones(len(point))
     used, promised = 1, np.inf
     while used < evaluations:
-        target = np.stack([_least(*problem) for problem in zip(models, point, gradient, strict=True)])
+        target = np.stack([_least(*problem, lower) for problem in zip(models, point, gradient, strict=True)])
         move = target - point
         gains = -(gradient * move).sum(axis=1) / 2
         promised = float(gains.clip(min=0).sum())
         if promised <= tolerance:
             break
         trial = point + share[:, np.newaxis] * move
-        new, slope = at(trial)
+        new, slope, exact = at(trial)
         used += 1
         better = (new <= value - 1e-4 * share * gains) | (gains <= tolerance / len(point))
-        for e in np.flatnonzero(new < np.inf):
-            models[e] = _corrected(models[e], trial[e] - point[e], slope[e] - gradient[e])
+        for e in np.flatnonzero(new < np.inf if exact is None else better).tolist():
+            seen = trial[e] - point[e], slope[e] - gradient[e]
+            models[e] = _corrected(models[e], *seen) if exact is None else list(exact[e])
         point = np.where(better[:, np.newaxis], trial, point)
         gradient = np.where(better[:, np.newaxis], slope, gradient)
         value = np.where(better, new, value)
@@ -171,18 +185,21 @@ def minimise_nonnegative(
     return Minimum(point, float(value.sum()), used, promised, promised <= tolerance)
 
 
-def _least(blocks: Sequence[Block], point: Array, gradient: Array) -> Array:
+def _least(blocks: Sequence[Block], point: Array, gradient: Array, lower: float) -> Array:
     """Return the least point of the quadratic model of one problem."""
     result = point.copy()
     for block in blocks:
-        result[block.index] = least_quadratic(block.curvature, gradient[block.index], point[block.index])
+        result[block.index] = least_quadratic(block.curvature, gradient[block.index], point[block.index], lower)
     return result
 
 
 def least_quadratic(
-    curvature: Float64[np.ndarray, "P P"], gradient: Float64[np.ndarray, " P"], start: Float64[np.ndarray, " P"]
+    curvature: Float64[np.ndarray, "P P"],
+    gradient: Float64[np.ndarray, " P"],
+    start: Float64[np.ndarray, " P"],
+    lower: float = 0.0,
 ) -> Float64[np.ndarray, " P"]:
-    """Return the nonnegative y of least `g' (y - x) + (y - x)' H (y - x) / 2`, by Newton steps on the free numbers.
+    """Return the y of least `g' (y - x) + (y - x)' H (y - x) / 2` above a bound, by Newton steps on the free numbers.
 
     Examples:
         >>> least_quadratic(np.eye(2), np.array([1.0, -1.0]), np.zeros(2))
@@ -197,13 +214,13 @@ def least_quadratic(
 
     value, scale = model(y), 1e-12 * (1 + float(np.abs(gradient).max(initial=0.0)))
     for _ in range(_INNER):
-        free = np.flatnonzero((y > 0) | (slope < -scale))
+        free = np.flatnonzero((y > lower) | (slope < -scale))
         if not free.size or np.abs(slope[free]).max() <= scale:
             break
         step = np.zeros_like(y)
         step[free] = -cho_solve(cho_factor(curvature[np.ix_(free, free)]), slope[free])
         for halving in range(40):
-            trial = np.maximum(y + step / 2**halving, 0.0)
+            trial = np.maximum(y + step / 2**halving, lower)
             if (found := model(trial)) < value:
                 break
         else:

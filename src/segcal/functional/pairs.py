@@ -26,10 +26,10 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional.minimise import least_quadratic
+from segcal.functional.minimise import Block, minimise_above
 from segcal.functional.ridge import Choice, FoldPath
 from segcal.types import Array
 
@@ -143,57 +143,25 @@ def fit_pairs(
 ) -> PairFit:
     """Return the offsets of least mean NLL plus penalty, none above `upper`, by Newton's method.
 
-    `at` sums up all pixels at some offsets. The classes share no number, so each takes its own steps, halved until
-    its part of the objective falls. From the same start the same offsets are found, whatever the order of pixels.
+    `at` sums up all pixels at some offsets. From the same start the same offsets are found, whatever the order of
+    pixels. Directions of negative curvature count with its absolute value, so that every step descends.
     """
-    point, found = start.clamp(max=upper), at(start.clamp(max=upper))
-    pixels = max(found.pixels, 1)
+    unit, every = torch.eye(len(start), dtype=torch.float64), np.arange(len(start))
 
-    def objective(sums: PairSums, offsets: Tensor) -> Tensor:
-        return sums.nll / pixels + ridge / 2 * offsets.square().sum(dim=1)
+    def problems(point: Array) -> tuple[Array, Array, list[list[Block]]]:
+        """Return value, gradient and curvature of each predicted class in minus its offsets, bounded below."""
+        offsets = torch.from_numpy(-point)
+        sums = at(offsets)
+        pixels = max(sums.pixels, 1)
+        values, axes = torch.linalg.eigh(sums.curvature / pixels + ridge * unit)
+        bent = (axes * values.abs().clamp(min=1e-12).unsqueeze(1)) @ axes.mT
+        value = sums.nll / pixels + ridge / 2 * offsets.square().sum(dim=1)
+        slope = -sums.gradient / pixels - ridge * offsets
+        return value.numpy(), slope.numpy(), [[Block(every, own)] for own in bent.numpy()]
 
-    value, share = objective(found, point), torch.ones(len(start), dtype=torch.float64)
-    for step in range(1, steps + 1):
-        gradient = found.gradient / pixels + ridge * point
-        move = _newton(point, gradient, found.curvature / pixels, ridge, upper) - point
-        promised = -(gradient * move).sum(dim=1) / 2
-        if float(promised.sum()) <= tolerance:
-            return PairFit(point, float(found.nll.sum()) / pixels, step, True)
-        trial = point + share.unsqueeze(1) * move
-        sums = at(trial)
-        new = objective(sums, trial)
-        better: Bool[Tensor, " L"] = (new < value) | (promised <= tolerance / len(point))
-        point = torch.where(better.unsqueeze(1), trial, point)
-        value = torch.where(better, new, value)
-        found = PairSums(
-            sums.pixels,
-            torch.where(better, sums.nll, found.nll),
-            torch.where(better.unsqueeze(1), sums.gradient, found.gradient),
-            torch.where(better.view(-1, 1, 1), sums.curvature, found.curvature),
-        )
-        share = torch.where(better, torch.ones_like(share), share / 2)
-    return PairFit(point, float(found.nll.sum()) / pixels, steps, False)
-
-
-def _newton(
-    point: Float64[Tensor, "L L"],
-    gradient: Float64[Tensor, "L L"],
-    curvature: Float64[Tensor, "L L L"],
-    ridge: float,
-    upper: float,
-) -> Float64[Tensor, "L L"]:
-    """Return the minimum of the quadratic model of every predicted class, among offsets that are not above `upper`.
-
-    Directions of negative curvature count with its absolute value, so that every step descends.
-    """
-    values, axes = torch.linalg.eigh(curvature + ridge * torch.eye(len(point), dtype=torch.float64))
-    positive = values.abs().clamp(min=1e-12)
-    if upper == np.inf:
-        step: Tensor = axes @ (axes.mT @ gradient.unsqueeze(2) / positive.unsqueeze(2))
-        return point - step.squeeze(2)
-    model = (axes * positive.unsqueeze(1)) @ axes.mT
-    rows = zip(model.numpy(), -gradient.numpy(), upper - point.numpy(), strict=True)
-    return upper - torch.from_numpy(np.stack([least_quadratic(*row) for row in rows]))
+    found = minimise_above(problems, -start.numpy(), evaluations=steps, tolerance=tolerance, lower=-upper)
+    nll = found.value - ridge / 2 * float((found.point**2).sum())
+    return PairFit(torch.from_numpy(-found.point), nll, found.evaluations, found.converged)
 
 
 Offsets: TypeAlias = Float64[Tensor, "L L"]

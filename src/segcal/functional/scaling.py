@@ -1,4 +1,4 @@
-"""Sums over the pixels of an image for ensemble, bin-wise and attended temperature scaling (ETS, BTS, ATS)."""
+"""Sums over the pixels of an image for ensemble and attended temperature scaling (ETS, ATS)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.functional.pixels import likelihood_terms
 from segcal.functional.probability import at_least_float32
 from segcal.kernels.dispatch import accelerated
 from segcal.types import Array
@@ -86,26 +85,6 @@ def read_mixture(sums: Array, num_classes: int) -> Mixture:
     each = pixels / num_classes
     gram = np.array([[scaled, cross, each], [cross, raw, each], [each, each, each]])
     return Mixture(float(sums[0]), sums[1:4], sums[4:13].reshape(3, 3), gram, np.array([truth_scaled, truth_raw, each]))
-
-
-@accelerated
-def binned_sums(
-    logits: Float[Tensor, "L N"],
-    labels: Int64[Tensor, " N"],
-    edges: Float64[Tensor, " inner"],
-    alphas: Float64[Tensor, " R"],
-) -> Float64[Tensor, "R 6"]:
-    """Return the sums of `temperature.Likelihood` of each bin of confidence, at its own inverse temperature.
-
-    Bin r holds the confidences in `(edges[r - 1], edges[r]]`.
-    """
-    index = (labels >= 0).nonzero().squeeze(1)
-    z = logits[:, index].double()
-    below = z - z.amax(dim=0)
-    truth = below.gather(0, labels[index].unsqueeze(0)).squeeze(0)
-    bins = torch.bucketize(1 / below.exp().sum(dim=0), edges.to(z.device))
-    terms = likelihood_terms(below, truth, alphas.to(z.device)[bins]).T
-    return terms.new_zeros(len(alphas), 6).index_add_(0, bins, terms).cpu()
 
 
 @accelerated

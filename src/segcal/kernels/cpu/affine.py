@@ -132,7 +132,8 @@ def _affine_sums(
     stop: int,
 ) -> None:
     classes, width = weights.shape
-    x, u, residual = np.empty((classes, BLOCK)), np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
+    x, u, residual = np.empty((logits.shape[0], BLOCK)), np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
+    diagonal = width == 1 and x.shape[0] == classes
     top, total, share, loss = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
@@ -141,7 +142,7 @@ def _affine_sums(
         labelled = 0
         for i in range(n):
             labelled += int(truth[i] >= 0)
-            share[i] = importance[max(truth[i], 0)] if truth[i] >= 0 else 0.0
+            share[i] = importance[here + i] if truth[i] >= 0 else 0.0
         if labelled == 0:
             continue
         _features(logits, here, n, of_log, x, top, total, u)
@@ -163,7 +164,7 @@ def _affine_sums(
         for c in range(classes):
             out[1 + classes * width + c] = sum_of(residual[c], n)
             own = out[1 + c * width : 1 + (c + 1) * width]
-            products_of(residual[c], x[c : c + 1] if width == 1 else x, n, own)
+            products_of(residual[c], x[c : c + 1] if diagonal else x, n, own)
 
 
 @compiled

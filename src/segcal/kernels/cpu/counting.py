@@ -1,4 +1,4 @@
-"""Fused passes over the regions of an image on the CPU: percentiles by counting, histograms, sums."""
+"""Fused passes over the regions of an image on the CPU: histograms and sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.constants import CELLS
 from segcal.kernels.cpu.compiling import BLOCK, as_numpy, cell_of, compiled, run_all, summing
 from segcal.types import Array
 
@@ -19,81 +18,6 @@ def _is_run(index: Array) -> bool:
     """Return whether ascending positions have no gap, so that slices, which load as vectors, can replace them."""
     n = index.shape[0]
     return n > 0 and bool(index[n - 1] - index[0] == n - 1)
-
-
-@compiled
-def _order_statistics(confidence: Array, index: Array, ranks: Array, found: Array) -> None:
-    """Find the values of ascending ranks by counting; only the cells that hold a wanted rank are sorted."""
-    n = index.shape[0]
-    shift = 0 if n > 1 << 16 else 4  # few pixels: fewer cells to look through
-    cell = np.empty(n, np.int32)
-    counts = np.zeros(CELLS >> shift, np.int32)
-    if _is_run(index):
-        run = confidence[index[0] : index[0] + n]
-        for i in range(n):
-            cell[i] = cell_of(run[i]) >> shift
-    else:
-        for i in range(n):
-            cell[i] = cell_of(confidence[index[i]]) >> shift
-    for i in range(n):
-        counts[cell[i]] += 1
-    wanted = np.zeros(counts.shape[0], np.bool_)
-    places = np.empty(ranks.shape[0], np.int64)  # position of each rank among the values of the wanted cells
-    passed, kept, q = 0, 0, 0
-    for c in range(counts.shape[0]):
-        first = q
-        while q < ranks.shape[0] and ranks[q] < passed + counts[c]:
-            places[q] = kept + ranks[q] - passed
-            q += 1
-        if q > first:
-            wanted[c] = True
-            kept += counts[c]
-        passed += counts[c]
-    values = np.empty(kept)
-    k = 0
-    for i in range(n):
-        if wanted[cell[i]]:
-            values[k] = confidence[index[i]]
-            k += 1
-    values.sort()
-    for q in range(ranks.shape[0]):
-        found[q] = values[places[q]]
-
-
-@compiled
-def _product(a: float, b: float) -> float:
-    """Return a rounded product of non-negative numbers; the maximum prevents a fused multiply-add."""
-    return max(a * b, 0.0)
-
-
-@compiled
-def _between(low: float, high: float, share: float) -> float:
-    """Interpolate between two values as `np.percentile` does, to the last bit."""
-    return high - _product(high - low, 1.0 - share) if share >= 0.5 else low + _product(high - low, share)
-
-
-@compiled
-def _percentiles(confidence: Array, index: Array, shares: Array, edges: Array) -> None:
-    """`np.percentile` of the confidences at `index`, to the last bit; NaN where there is none."""
-    n, many = index.shape[0], shares.shape[0]
-    if n == 0:
-        edges[:] = np.nan
-        return
-    ranks, found = np.empty(2 * many, np.int64), np.empty(2 * many)
-    for q in range(many):
-        ranks[2 * q] = np.int64(_product(n - 1, shares[q]))
-        ranks[2 * q + 1] = min(ranks[2 * q] + 1, n - 1)
-    order = np.argsort(ranks)
-    _order_statistics(confidence, index, ranks[order], found)
-    values = np.empty(2 * many)
-    for k in range(2 * many):
-        values[order[k]] = found[k]
-    for q in range(many):
-        edges[q] = _between(values[2 * q], values[2 * q + 1], _product(n - 1, shares[q]) - ranks[2 * q])
-
-
-def _shares(bins: int) -> Array:
-    return np.linspace(0, 100, bins + 1) / 100
 
 
 @compiled
@@ -238,34 +162,28 @@ def _count_labels(labels: Array, support: Array) -> None:
 @compiled
 def _measure(
     index: Array, confidence: Array, predicted: Array, labels: Array, nll: Array, brier: Array, entropy: Array,
-    edges: Array, shares: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
+    edges: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
 ) -> None:  # fmt: skip
-    """Measure one region; the equal-mass edges are found first if there are shares."""
-    if shares.shape[0]:
-        _percentiles(confidence, index, shares, edges[1])
+    """Measure one region."""
     _count_between(edges, index, confidence, predicted, labels, count, hit, total)
     _sum(index, labels, nll, brier, entropy, support, sums)
 
 
-def measure(
-    regions: Sequence[Tensor], pixels: Sequence[Tensor], edges: Tensor, adaptive: Tensor | None, num_classes: int
+def count_regions(
+    regions: Sequence[Tensor], pixels: Sequence[Tensor], edges: Tensor, num_classes: int
 ) -> tuple[Tensor, ...]:
-    """Twin of `segcal.functional.counting.measure`, a region at a time on each thread."""
-    many, bins = len(regions), len(edges) - 1
-    both = np.tile(as_numpy(edges), (many, 2, 1))
-    if adaptive is not None:
-        both[:, 1] = as_numpy(adaptive)
-    shares = _shares(bins) if adaptive is None else np.empty(0)
+    """Twin of `segcal.functional.counting.count_regions`, a region at a time on each thread."""
+    many, sets, bins = edges.shape[0], edges.shape[1], edges.shape[2] - 1
     kinds = np.int64, np.int64, np.float64
-    tables = [np.zeros((many, 2, num_classes * bins), kind) for kind in kinds]
+    tables = [np.zeros((many, sets, num_classes * bins), kind) for kind in kinds]
     tables += [np.zeros((many, num_classes), np.int64), np.zeros((many, 3))]
-    fields = [as_numpy(values) for values in pixels]
+    fields, between = [as_numpy(values) for values in pixels], as_numpy(edges)
     kernel: Callable[..., None] = _measure
     run_all(
         [
-            partial(kernel, as_numpy(index), *fields, both[g], shares, *(table[g] for table in tables))
+            partial(kernel, as_numpy(index), *fields, between[g], *(table[g] for table in tables))
             for g, index in enumerate(regions)
         ]
     )
     *histograms, support, sums = (torch.from_numpy(table) for table in tables)
-    return *(table.view(many, 2, num_classes, bins) for table in histograms), support, sums
+    return *(table.view(many, sets, num_classes, bins) for table in histograms), support, sums

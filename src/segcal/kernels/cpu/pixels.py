@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.kernels.cpu.compiling import BLOCK, as_numpy, compiled, exp_below_zero, log_above_one, over_pixels
+from segcal.kernels.cpu.compiling import (
+    BLOCK,
+    as_numpy,
+    compiled,
+    exp_below_zero,
+    largest_logits,
+    log_above_one,
+    over_pixels,
+)
 from segcal.types import Array
 
 
@@ -103,14 +111,24 @@ def pixel_statistics(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 @compiled
-def _likelihood(logits: Array, labels: Array, alpha: float, block_sums: Array, start: int, stop: int) -> None:
+def _likelihood(
+    logits: Array, labels: Array, edges: Array, alphas: Array, partial: Array, start: int, stop: int
+) -> None:
     classes = logits.shape[0]
-    top = np.empty(BLOCK, logits.dtype)
-    winner = np.empty(BLOCK, np.int32)
+    top, place, alpha = np.empty(BLOCK, logits.dtype), np.zeros(BLOCK, np.int64), np.full(BLOCK, alphas[0])
     total, first, second, mean = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
-        largest(logits, at, n, top, winner)
+        largest_logits(logits, at, n, top)
+        if edges.shape[0]:
+            total[:] = 0.0
+            for c in range(classes):
+                row = logits[c, at : at + n]
+                for i in range(n):
+                    total[i] += exp_below_zero(np.float64(row[i]) - np.float64(top[i]))
+            for i in range(n):
+                place[i] = np.searchsorted(edges, 1.0 / total[i])
+                alpha[i] = alphas[place[i]]
         total[:] = 0.0
         first[:] = 0.0
         second[:] = 0.0
@@ -119,7 +137,7 @@ def _likelihood(logits: Array, labels: Array, alpha: float, block_sums: Array, s
             row = logits[c, at : at + n]
             for i in range(n):
                 below = np.float64(row[i]) - np.float64(top[i])
-                e = exp_below_zero(alpha * below)
+                e = exp_below_zero(alpha[i] * below)
                 total[i] += e
                 first[i] += e * below
                 second[i] += e * below * below
@@ -130,31 +148,23 @@ def _likelihood(logits: Array, labels: Array, alpha: float, block_sums: Array, s
             second[i] = max(second[i] * inverse - first[i] * first[i], 0.0)
             total[i] = log_above_one(total[i])
             mean[i] /= classes
-        pixels, slope, curvature, nll, at_zero, at_infinity = 0, 0.0, 0.0, 0.0, 0.0, 0.0
         for i in range(n):
             label = labels[at + i]
             if label < 0:
                 continue
             truth = np.float64(logits[label, at + i]) - np.float64(top[i])
-            pixels += 1
-            slope += first[i] - truth
-            curvature += second[i]
-            nll += total[i] - alpha * truth
-            at_zero += mean[i] - truth
-            at_infinity -= truth
-        block = at // BLOCK
-        block_sums[block, 0] = pixels
-        block_sums[block, 1] = nll
-        block_sums[block, 2] = slope
-        block_sums[block, 3] = curvature
-        block_sums[block, 4] = at_zero
-        block_sums[block, 5] = at_infinity
+            sums = partial[at // BLOCK, place[i]]
+            sums[0] += 1.0
+            sums[1] += total[i] - alpha[i] * truth
+            sums[2] += first[i] - truth
+            sums[3] += second[i]
+            sums[4] += mean[i] - truth
+            sums[5] -= truth
 
 
-def likelihood_sums(logits: Tensor, labels: Tensor, alpha: float) -> Tensor:
-    """Twin of `segcal.functional.pixels.likelihood_sums`."""
+def binned_sums(logits: Tensor, labels: Tensor, edges: Tensor, alphas: Tensor) -> Tensor:
+    """Twin of `segcal.functional.pixels.binned_sums`."""
     z = as_numpy(logits)
-    n = z.shape[1]
-    block_sums = np.zeros((-(-n // BLOCK), 6))
-    over_pixels(_likelihood, n, z, as_numpy(labels), float(alpha), block_sums)
-    return torch.from_numpy(block_sums.sum(axis=0))  # numpy sums pairwise
+    partial = np.zeros((-(-z.shape[1] // BLOCK), alphas.numel(), 6))
+    over_pixels(_likelihood, z.shape[1], z, as_numpy(labels), as_numpy(edges), as_numpy(alphas), partial)
+    return torch.from_numpy(partial.sum(axis=0))  # numpy sums pairwise

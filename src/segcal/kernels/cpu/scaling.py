@@ -1,4 +1,4 @@
-"""Fused passes over the pixels of an image on the CPU for ETS, BTS and ATS."""
+"""Fused passes over the pixels of an image on the CPU for ETS and ATS."""
 
 from __future__ import annotations
 
@@ -114,54 +114,6 @@ def mixed_logits(logits: Tensor, temperature: Tensor, weights: Tensor) -> Tensor
     for scores, out in zip(z, found, strict=True):
         over_pixels(_mixed, z.shape[2], scores, alpha, as_numpy(weights), tiny, out)
     return torch.from_numpy(found).view(logits.shape)
-
-
-@compiled
-def _binned_likelihood(
-    logits: Array, labels: Array, edges: Array, alphas: Array, partial: Array, start: int, stop: int
-) -> None:
-    classes = logits.shape[0]
-    x, powers = np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
-    top, total, alpha = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    first, second, mean = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    place = np.empty(BLOCK, np.int64)
-    for at in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - at)
-        widen(logits, at, n, x)
-        exponentials(x, n, top, total, powers)
-        for i in range(n):
-            place[i] = np.searchsorted(edges, 1.0 / total[i])
-            alpha[i] = alphas[place[i]]
-            total[i], first[i], second[i], mean[i] = 0.0, 0.0, 0.0, 0.0
-        for c in range(classes):
-            row = x[c]
-            for i in range(n):
-                below = row[i] - top[i]
-                e = exp_below_zero(alpha[i] * below)
-                total[i] += e
-                first[i] += e * below
-                second[i] += e * below * below
-                mean[i] += below
-        out = partial[at // BLOCK]
-        for i in range(n):
-            label = labels[at + i]
-            if label < 0:
-                continue
-            truth = x[label, i] - top[i]
-            average = first[i] / total[i]
-            sums = out[6 * place[i] : 6 * place[i] + 6]
-            sums[0] += 1.0
-            sums[1] += log_above_one(total[i]) - alpha[i] * truth
-            sums[2] += average - truth
-            sums[3] += max(second[i] / total[i] - average * average, 0.0)
-            sums[4] += mean[i] / classes - truth
-            sums[5] -= truth
-
-
-def binned_sums(logits: Tensor, labels: Tensor, edges: Tensor, alphas: Tensor) -> Tensor:
-    """Twin of `segcal.functional.scaling.binned_sums`."""
-    total = _summed(_binned_likelihood, logits, labels, 6 * alphas.numel(), as_numpy(edges), as_numpy(alphas))
-    return total.view(-1, 6)
 
 
 @compiled

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from segcal.kernels.constants import CELLS, NEAREST, SMALLEST, TIE_BREAK
+from segcal.kernels.cpu.affine import exponentials, widen
 from segcal.kernels.cpu.compiling import (
     BLOCK,
     as_numpy,
     cell_of,
     compiled,
     exp_below_zero,
-    largest_logits,
     log_above_one,
     over_pixels,
     run_all,
@@ -35,21 +35,17 @@ def _normalise(
     logits: Array, labels: Array, top: Array, inverse: Array, partial_sums: Array, start: int, stop: int
 ) -> None:
     """Compute the largest logit and 1 / sum of exponentials of each pixel; pixels, correct ones and NLL per block."""
-    classes = logits.shape[0]
+    x, powers = np.empty((logits.shape[0], BLOCK)), np.empty((logits.shape[0], BLOCK))
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         peak, share = top[at : at + n], inverse[at : at + n]
-        largest_logits(logits, at, n, peak)
-        share[:] = 0.0
-        for c in range(classes):
-            row = logits[c, at : at + n]
-            for i in range(n):
-                share[i] += exp_below_zero(np.float64(row[i]) - peak[i])
+        widen(logits, at, n, x)
+        exponentials(x, n, peak, share, powers)
         pixels, right, nll = 0, 0, 0.0
         for i in range(n):
             label = labels[at + i]
             if label >= 0:
-                below = np.float64(logits[label, at + i]) - peak[i]
+                below = x[label, i] - peak[i]
                 pixels += 1
                 right += int(below >= 0.0)
                 nll += log_above_one(share[i]) - below
@@ -190,13 +186,14 @@ def _beta_scores(logits: Array, coefficients: Array, least: float, out: Array, s
     classes = logits.shape[0]
     top, winner = np.empty(BLOCK, logits.dtype), np.empty(BLOCK, np.int32)
     peak, total, others = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    scores, powers = np.empty((classes, BLOCK)), np.empty((classes, BLOCK))
     for at in range(start, stop, BLOCK):
         n = min(BLOCK, stop - at)
         largest(logits, at, n, top, winner)
         total[:] = 0.0
         others[:] = 0.0
         for c in range(classes):
-            row, line = logits[c, at : at + n], out[c, at : at + n]
+            row, line = logits[c, at : at + n], scores[c]
             for i in range(n):
                 power = exp_below_zero(np.float64(row[i]) - np.float64(top[i]))
                 line[i] = power
@@ -205,7 +202,7 @@ def _beta_scores(logits: Array, coefficients: Array, least: float, out: Array, s
         for i in range(n):
             peak[i] = 1.0 / total[i]
         for c in range(classes):
-            line = out[c, at : at + n]
+            line = scores[c]
             a, b, constant = coefficients[c, 0], coefficients[c, 1], coefficients[c, 2]
             for i in range(n):
                 rest = others[i] if winner[i] == c else total[i] - line[i]
@@ -213,28 +210,13 @@ def _beta_scores(logits: Array, coefficients: Array, least: float, out: Array, s
                 minus_log_rest = log_above_one(1.0 / max(rest * peak[i], least))
                 u = b * minus_log_rest - a * minus_log + constant
                 line[i] = min(u, 0.0) - log_above_one(1.0 + exp_below_zero(-abs(u)))
-        _subtract_log_sum(out, peak, total, at, n)
-
-
-@compiled
-def _subtract_log_sum(out: Array, peak: Array, total: Array, at: int, n: int) -> None:
-    """Subtract the logarithm of the sum of exponentials over classes, in place; `peak` and `total` are overwritten."""
-    peak[:] = -np.inf
-    total[:] = 0.0
-    for c in range(out.shape[0]):
-        line = out[c, at : at + n]
+        exponentials(scores, n, peak, total, powers)
         for i in range(n):
-            peak[i] = max(peak[i], line[i])
-    for c in range(out.shape[0]):
-        line = out[c, at : at + n]
-        for i in range(n):
-            total[i] += exp_below_zero(line[i] - peak[i])
-    for i in range(n):
-        total[i] = log_above_one(total[i]) + peak[i]
-    for c in range(out.shape[0]):
-        line = out[c, at : at + n]
-        for i in range(n):
-            line[i] -= total[i]
+            total[i] = log_above_one(total[i]) + peak[i]
+        for c in range(classes):
+            line, found = scores[c], out[c, at : at + n]
+            for i in range(n):
+                found[i] = line[i] - total[i]
 
 
 def beta_log_probabilities(logits: Tensor, coefficients: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ _SPAN_2D, _SPAN_3D = 520, 288  # columns at a time, at most
 _GROUP = 8  # channels at a time
 _CACHE = 900_000  # bytes of intermediate results that the second-level cache holds
 _ROOM = 32  # columns beyond those: 4 on either side, and what makes vectors whole
-_NODES = 9  # four leaves, four gates, the leaf of the image
+_NODES = 10  # four leaves, four gates, the leaf of the image, and one to make its pair whole
 _INFINITE = 0x7F800000  # the bits of infinity, above which are those of NaN
 
 _FILTER = np.array(
@@ -147,22 +147,6 @@ def _filter_two(
 
 
 @compiled
-def _filter_one(lines: Array, step: int, weights: Array, first: int, last: int, found: Array, n: int) -> None:
-    """Do the same for one node; weights are `[C, 5]`."""
-    sums = found[:n]
-    for channel in range(first, last):
-        w = weights[channel]
-        a, b, c, d, e = w[0], w[1], w[2], w[3], w[4]
-        line = lines[(channel - first) * step : (channel - first) * step + n + 2 * _REACH]
-        if channel == 0:
-            for i in range(n):
-                sums[i] = a * line[i] + b * line[i + 2] + c * line[i + 4] + d * line[i + 6] + e * line[i + 8]
-        else:
-            for i in range(n):
-                sums[i] = sums[i] + a * line[i] + b * line[i + 2] + c * line[i + 4] + d * line[i + 6] + e * line[i + 8]
-
-
-@compiled
 def _sigmoid(x: float) -> float:
     """Return 1 / (1 + exp(-x)) in float32."""
     return np.float32(1) / (np.float32(1) + exp_float32(-x))  # type: ignore[return-value]
@@ -238,22 +222,15 @@ def _lines_3d(
 
 
 @compiled
-def _add_logits(lines: Array, span: int, weights: Array, first: int, last: int, nodes: Array, n: int) -> None:
-    """Add a group of classes to leaves and gates in the transformed domain; weights are `[U, 4, L, 2, 5]`."""
-    many, padded = weights.shape[0], span + _ROOM
+def _add_channels(
+    lines: Array, span: int, weights: Array, first: int, last: int, pair: int, nodes: Array, n: int
+) -> None:
+    """Add a group of channels to pairs of nodes from `pair` on, transformed; weights are `[U, P, C, 2, 5]`."""
+    many, pairs, padded = weights.shape[0], weights.shape[1], span + _ROOM
     for u in range(many):
-        own, to = lines[u * padded :], nodes[u * _NODES * span :]
-        for pair in range(4):
-            _filter_two(own, many * padded, weights[u, pair], first, last, to[2 * pair * span :], span, n)
-
-
-@compiled
-def _add_image(lines: Array, span: int, weights: Array, first: int, last: int, nodes: Array, n: int) -> None:
-    """Add a group of channels to the leaf of the image in the transformed domain; weights are `[U, C, 5]`."""
-    many, padded = weights.shape[0], span + _ROOM
-    for u in range(many):
-        to = nodes[(u * _NODES + _NODES - 1) * span :]
-        _filter_one(lines[u * padded :], many * padded, weights[u], first, last, to, n)
+        own, to = lines[u * padded :], nodes[(u * _NODES + 2 * pair) * span :]
+        for k in range(pairs):
+            _filter_two(own, many * padded, weights[u, k], first, last, to[2 * k * span :], span, n)
 
 
 @compiled
@@ -266,6 +243,7 @@ def _root_2d(
     padded, step = _SPAN_2D + _ROOM, _NODES * _SPAN_2D
     plain, lines = np.zeros(_LINES * padded, np.float32), np.zeros(_GROUP * _LINES * padded, np.float32)
     nodes, mixed = np.zeros(_LINES * step, np.float32), np.zeros(_TILE * step, np.float32)
+    used = 9 if channels else 8
     largest: Any = np.int32(0)
     for at in range(tiles.shape[0]):
         b, row, first = tiles[at]
@@ -275,12 +253,12 @@ def _root_2d(
         for low in range(0, classes, _GROUP):
             high = min(low + _GROUP, classes)
             _lines_2d(batch[b, low:high], row, first, n, count, mirrored, plain, lines)
-            _add_logits(lines, _SPAN_2D, of_logits, low, high, nodes, columns)
+            _add_channels(lines, _SPAN_2D, of_logits, low, high, 0, nodes, columns)
         for low in range(0, channels, _GROUP):
             high = min(low + _GROUP, channels)
             _lines_2d(images[b, low:high], row, first, n, count, mirrored, plain, lines)
-            _add_image(lines, _SPAN_2D, of_image, low, high, nodes, columns)
-        for node in range(_NODES):
+            _add_channels(lines, _SPAN_2D, of_image, low, high, 4, nodes, columns)
+        for node in range(used):
             _backward(nodes[node * _SPAN_2D :], _NODES * _SPAN_2D, mixed[node * _SPAN_2D :], _NODES * _SPAN_2D, columns)
         for tile in range(count):
             for k in range(_TILE):
@@ -303,6 +281,7 @@ def _root_3d(
     plain, half = np.zeros(_LINES * padded, np.float32), np.zeros(many * padded, np.float32)
     lines, nodes = np.zeros(_GROUP * many * padded, np.float32), np.zeros(many * step, np.float32)
     partly, mixed = np.zeros(_TILE * _LINES * step, np.float32), np.zeros(_TILE * step, np.float32)
+    used = 9 if channels else 8
     largest: Any = np.int32(0)
     for at in range(tiles.shape[0]):
         b, slice_, row, first = tiles[at]
@@ -312,17 +291,17 @@ def _root_3d(
         for low in range(0, classes, _GROUP):
             high = min(low + _GROUP, classes)
             _lines_3d(batch[b, low:high], slice_, row, first, n, count, mirrored, plain, half, lines)
-            _add_logits(lines, _SPAN_3D, of_logits, low, high, nodes, columns)
+            _add_channels(lines, _SPAN_3D, of_logits, low, high, 0, nodes, columns)
         for low in range(0, channels, _GROUP):
             high = min(low + _GROUP, channels)
             _lines_3d(images[b, low:high], slice_, row, first, n, count, mirrored, plain, half, lines)
-            _add_image(lines, _SPAN_3D, of_image, low, high, nodes, columns)
+            _add_channels(lines, _SPAN_3D, of_image, low, high, 4, nodes, columns)
         for y in range(_LINES):
-            for node in range(_NODES):
+            for node in range(used):
                 here, apart = (y * _NODES + node) * _SPAN_3D, _LINES * _NODES * _SPAN_3D
                 _backward(nodes[here:], apart, partly[here:], apart, columns)
         for z in range(min(_TILE, (batch.shape[2] - slice_ + 1) // 2)):
-            for node in range(_NODES):
+            for node in range(used):
                 here = node * _SPAN_3D
                 part = partly[z * _LINES * step + here :]
                 _backward(part, _NODES * _SPAN_3D, mixed[here:], _NODES * _SPAN_3D, columns)
@@ -353,21 +332,18 @@ def tree_root(
     size = x.shape[2:]
     y = np.empty((len(x), 0, *size), np.float32) if image is None else as_float32(image)
     weights, bias = _transformed(of_logits[0]), np.zeros(_NODES, np.float32)
-    padding = np.zeros((len(weights), 8 - weights.shape[1], *weights.shape[2:]), np.float32)  # a gate may be missing
-    nodes = np.concatenate([weights, padding], axis=1)
-    grouped = nodes.reshape(len(nodes), 4, 2, *nodes.shape[2:]).transpose(0, 1, 3, 2, 4)
-    bias[: weights.shape[1]] = as_numpy(of_logits[1])
+    bias[: len(of_logits[1])] = as_numpy(of_logits[1])
     bias[:4] += np.float32(offset)
-    for_image = np.empty((len(weights), 0, 5), np.float32)
+    for_image = weights[:, :, :0]
     if of_image is not None:
-        for_image = _transformed(of_image[0])[:, 0]
+        for_image = _transformed(of_image[0])
         bias[8] = as_numpy(of_image[1])[0] + np.float32(offset)
     result, floor = np.empty((len(x), *size), np.float32), np.float32(-1 if least is None else least)
     kernel, span = (_root_2d, _SPAN_2D) if len(size) == 2 else (_root_3d, _SPAN_3D)
     width = min(size[-1] + 2 * _REACH, span)
-    scratch = 4 * len(weights) * width * (_NODES + min(x.shape[1], _GROUP))
+    scratch = 4 * len(weights) * width * (_NODES - 1 + min(x.shape[1], _GROUP))
     count = max(1, min(span // width, _CACHE // scratch, -(-size[-2] // (2 * _TILE))))
-    fields = (x, y, np.ascontiguousarray(grouped), np.ascontiguousarray(for_image), bias, floor, result, count)
+    fields = (x, y, weights, for_image, bias, floor, result, count)
     parts = np.array_split(_tiles(len(x), size, count, span - 2 * _REACH), torch.get_num_threads())
     run: Callable[..., int] = kernel
     largest = max(run_all([partial(run, *fields, part) for part in parts]))
@@ -375,12 +351,18 @@ def tree_root(
 
 
 def _transformed(weight: Tensor) -> Array:
-    """Transform weights `[K, C, 5, 5(, 5)]` along all axes except the last: Float32[U, K, C, 5]."""
+    """Transform weights `[K, C, 5, 5(, 5)]` along all axes except the last: Float32[U, K / 2, C, 2, 5].
+
+    A node of zeros is added where one is missing for a pair: the gate of the image, or a second leaf of it.
+    """
     with np.errstate(over="ignore", invalid="ignore"):  # as in PyTorch
         found = _FILTER @ as_numpy(weight).astype(np.float64)  # of the last axis but one
         if found.ndim == 5:
             found = _FILTER @ found.reshape(*found.shape[:3], -1)
-        return found.reshape(*found.shape[:2], -1, 5).transpose(2, 0, 1, 3).astype(np.float32)
+        found = found.reshape(*found.shape[:2], -1, 5)
+        whole = np.concatenate([found, np.zeros_like(found[: len(found) % 2])])
+        pairs = whole.reshape(-1, 2, *whole.shape[1:]).transpose(3, 0, 2, 1, 4)
+        return np.ascontiguousarray(pairs, np.float32)
 
 
 @lru_cache(maxsize=16)

@@ -48,20 +48,6 @@ def _add_four(values: Array, slopes: Array, pitch: int, first: int, n: int, tota
         total[first + k, 4] += found_last
 
 
-@summing
-def _add_one(values: Array, slopes: Array, n: int, total: Array) -> None:
-    """Do the same for one node; `total` is `[tap]`."""
-    p, q, r, s, t = values, values[2:], values[4:], values[6:], values[8:]
-    zero = np.float32(0)
-    a, b, c, d, e = zero, zero, zero, zero, zero
-    for i in range(n):
-        slope = slopes[i]
-        a, b, c = a + slope * p[i], b + slope * q[i], c + slope * r[i]
-        d, e = d + slope * s[i], e + slope * t[i]
-    for tap, found in enumerate((a, b, c, d, e)):
-        total[tap] += found
-
-
 @compiled
 def _load(gradient: Array, first: int, rows: int, pitch: int, size: int, slopes: Array) -> None:
     """Copy lines of every node `[K, H, W]`, with zeros up to `pitch` behind each; nodes lie `size` apart."""
@@ -77,10 +63,10 @@ def _load(gradient: Array, first: int, rows: int, pitch: int, size: int, slopes:
 @compiled
 def _correlate(padded: Array, gradient: Array, rows: int, total: Array, start: int, stop: int) -> None:
     """Add the products of blocks `start` to `stop` of lines of `[B, C, Z, Y, X]` and `[B, K, D, H, W]`."""
-    nodes, depth, height, width = gradient.shape[1:]
-    channels, across, pitch = padded.shape[1], total.shape[1], padded.shape[4]
+    depth, height, width = gradient.shape[2:]
+    channels, across, nodes, pitch = padded.shape[1], total.shape[1], total.shape[3], padded.shape[4]
     size, each = rows * pitch, (height + rows - 1) // rows
-    slopes = np.empty(nodes * size, np.float32)
+    slopes = np.zeros(nodes * size, np.float32)  # of which the nodes that make the last four whole stay 0
     for block in range(start, stop):
         image, rest = block // (depth * each), block % (depth * each)
         z, y = rest // each, rest % each * rows
@@ -92,10 +78,8 @@ def _correlate(padded: Array, gradient: Array, rows: int, total: Array, start: i
                 plane = padded[image, c, z + _DILATION * a].ravel()
                 for b in range(_TAPS):
                     values, own = plane[(y + _DILATION * b) * pitch :], total[c, a, b]
-                    for k in range(0, nodes - 3, 4):
+                    for k in range(0, nodes, 4):
                         _add_four(values, slopes, size, k, n, own)
-                    for k in range(nodes // 4 * 4, nodes):
-                        _add_one(values, slopes[k * size :], n, own[k])
 
 
 def weight_gradient(padded: Tensor, gradient: Tensor) -> Tensor:
@@ -112,9 +96,10 @@ def _filter_gradient(padded: Array, gradient: Array) -> Array:
         padded, gradient = padded[:, :, np.newaxis], gradient[:, :, np.newaxis]
     rows = min(max(1, _BLOCK // padded.shape[4]), gradient.shape[3])
     blocks = gradient.shape[0] * gradient.shape[2] * -(-gradient.shape[3] // rows)
-    shape = (padded.shape[1], _TAPS if dims == 3 else 1, _TAPS, gradient.shape[1], _TAPS)
+    nodes = gradient.shape[1]
+    shape = (padded.shape[1], _TAPS if dims == 3 else 1, _TAPS, -(-nodes // 4) * 4, _TAPS)
     totals = np.zeros((_CHUNKS, *shape))
     edges = [blocks * k // _CHUNKS for k in range(_CHUNKS + 1)]
     run_all([partial(_correlate, padded, gradient, rows, totals[k], edges[k], edges[k + 1]) for k in range(_CHUNKS)])
-    found: Array = totals.sum(axis=0).transpose(3, 0, 1, 2, 4).astype(np.float32)
+    found: Array = totals.sum(axis=0).transpose(3, 0, 1, 2, 4)[:nodes].astype(np.float32)
     return found.reshape(*found.shape[:2], *(_TAPS,) * dims)
