@@ -155,8 +155,9 @@ class AutomaticChoice(Calibrator):
         context = any(issubclass(_CANDIDATES[name].kind, contextual) for name in self.candidates)
         drawn = several if "pool" in self.candidates else stream
         sample = draw_sample(drawn, spatial_dims=self.spatial_dims, features=context)
-        scores, apart = CrossValidation.of(sample), None if validation is None else validation.without_passes()
-        search = Search(self._new, scores, sample, stream, several, apart, settings, self.bounds)
+        apart = None if validation is None else validation.without_passes()
+        search = Search(self._new, sample, stream, several, apart, settings, self.bounds)
+        scores = search.scores
         chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan(())
         if scores.groups >= _FEWEST_GROUPS and len(self.candidates) > 1:
             plan = search.plan(self.candidates, self.time_limit, started)
