@@ -35,7 +35,7 @@ from segcal.functional.division import (
 )
 from segcal.functional.pairs import PairChoice, pair_margins, strongest_pairs
 from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
-from segcal.functional.ridge import TEMPERATURE_SCALING, Choice, RidgeChoice, Strengths, jackknife_intervals
+from segcal.functional.ridge import TEMPERATURE_SCALING, RidgeChoice, Strengths, jackknife_intervals
 from segcal.types import Image, Logits, Probs, Temperature, check_choice
 
 ContextLoss = Literal["nll", "nll+brier"]
@@ -131,7 +131,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         self._store(fit, outcome)
         details = account(fit, choice, outcome)
         if self.pairs:
-            outcome, pairs = self._fit_pairs(fit, choice, outcome)
+            found, picked = fit.solve_pairs(choice, outcome)
+            self.pair_offsets.copy_(found.offsets)
+            steps, converged = outcome.steps + found.steps, outcome.converged and found.converged
+            outcome = replace(outcome, nll=found.nll, steps=steps, converged=converged)
+            pairs = account_of_pairs(found.offsets.numpy(), picked)
             details = {**details, **pairs, "words": [*details["words"], *pairs["words"]]}
         return Learned(
             pixels=seen.pixels,
@@ -186,19 +190,6 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _many(self) -> int:
         return len(FEATURES) if self.features else 0
 
-    def _fit_pairs(
-        self, fit: ContextFit, choice: RidgeChoice | None, outcome: Outcome
-    ) -> tuple[Outcome, dict[str, Any]]:
-        """Choose the ridge on pairs at the temperatures that were found, then fit their offsets."""
-        picked: PairChoice = Choice(np.inf)
-        if choice is not None:
-            picked = fit.pair_path(choice.refits).choice(cautious=fit.cautious)
-        found = fit.solve_pairs(picked.strength, outcome)
-        self.pair_offsets.copy_(found.offsets)
-        steps, converged = outcome.steps + found.steps, outcome.converged and found.converged
-        outcome = replace(outcome, nll=found.nll, steps=steps, converged=converged)
-        return outcome, account_of_pairs(found.offsets.numpy(), picked)
-
     def _store(self, fit: ContextFit, outcome: Outcome) -> None:
         point, many = torch.from_numpy(outcome.point), 1 + self._many
         self.floor.fill_(fit.floor.value)
@@ -217,16 +208,13 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
 
 def account(fit: ContextFit, choice: RidgeChoice | None, outcome: Outcome) -> dict[str, Any]:
     """Return what was learned as plain values, and in words; a strength of None is infinite."""
-    point, pixels, sample, many = outcome.point, fit.data, fit.sample, fit.many
+    point, sample, many = outcome.point, fit.sample, fit.many
     strength = TEMPERATURE_SCALING if choice is None else choice.strength
-    predicted = pixels.logits.argmax(dim=0).numpy()
+    predicted = sample.data.logits.argmax(dim=0).numpy()
     weights, offsets = slice(1, 1 + many), slice(1 + many, None)
-    exponent = torch.from_numpy(point[0] + point[weights] @ pixels.features.numpy() + point[offsets][predicted])
-    if fit.floor.value > 0:
-        exponent = soft_floor(exponent, *exponent.new_tensor(fit.floor))
     spans = np.stack([point, point], axis=1) if choice is None else jackknife_intervals(point, choice.refits)
     found = {
-        "temperature": float(exponent.clamp(*np.log(fit.bounds).tolist()).mean().exp()),
+        "temperature": float(fit.inverse_temperatures(sample.data.values, point).log().mean().neg().exp()),
         "floor": fit.floor.value,
         "softness": fit.floor.softness,
         "raised_share": outcome.raised,

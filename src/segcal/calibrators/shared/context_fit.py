@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from segcal.calibrators.shared.context_sample import ContextSample, context_slabs
@@ -17,9 +17,18 @@ from segcal.calibrators.shared.survey import one_thread
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.functional.division import NO_FLOOR, Floor, soft_floor
-from segcal.functional.log_linear import FeaturePixels, Loss, MeanLoss, Values, newton
-from segcal.functional.pairs import PairFit, PairPath, PairPixels, PairSums, fit_pairs, pair_margins, pair_path
-from segcal.functional.ridge import RidgeChoice, RidgePath, Strengths, ridge_path
+from segcal.functional.log_linear import Loss, MeanLoss, Values, newton
+from segcal.functional.pairs import (
+    PairChoice,
+    PairFit,
+    PairPath,
+    PairPixels,
+    PairSums,
+    fit_pairs,
+    pair_margins,
+    pair_path,
+)
+from segcal.functional.ridge import Choice, RidgeChoice, RidgePath, Strengths, ridge_path
 from segcal.statistics.grouping import FEW_GROUPS
 from segcal.types import Array
 
@@ -70,11 +79,6 @@ class ContextFit:
         return cls(sample, stream, floor, bounds, brier)
 
     @property
-    def data(self) -> FeaturePixels:
-        """The pixels of the sample."""
-        return self.sample.data
-
-    @property
     def num_classes(self) -> int:
         """Number of classes."""
         return self.stream.num_classes
@@ -121,14 +125,14 @@ class ContextFit:
             start = np.zeros(1 + self.many + self.num_classes)
             start[0] = self.floor.inverse(float(np.log(self.sample.temperature)))
             known = self.sample.fits[key] = ridge_path(
-                self.data, start, among, self.searched, applied=self.bounds, floor=self.floor, brier=self.brier
+                self.sample.data, start, among, self.searched, applied=self.bounds, floor=self.floor, brier=self.brier
             )
         return known.part(among)
 
     def losses(self, fold: int, *, features: bool, classes: bool, pairs: bool) -> Float64[np.ndarray, " N"]:
         """Return the NLL of each pixel of a fold, for a method fitted without it, its penalties chosen without it."""
-        data, point = self.data.part(fold, fold + 1), self._point(fold, features=features, classes=classes)
-        temperature = self._inverse(*data.values, point).reciprocal()
+        data, point = self.sample.data.part(fold, fold + 1), self._point(fold, features=features, classes=classes)
+        temperature = self.inverse_temperatures(data.values, point).reciprocal()
         logits = data.logits.double()
         if pairs:
             path = self._pairs_of_folds
@@ -142,6 +146,19 @@ class ContextFit:
         self.path()  # with the penalties of all methods, of which each takes its own
         path = self.path(features=features, classes=classes)
         return path.fits[path.best(cautious=self.cautious, without=fold)][fold]
+
+    def held_out(self) -> Float64[np.ndarray, "folds 3"]:
+        """Return pixels, NLL and loss on each fold left out, with penalties chosen on the other folds.
+
+        Where only one temperature can be fitted, each fold is scored at that of the sample.
+        """
+        if self.only_one is None:
+            path = self.path()
+            best = [path.best(cautious=self.cautious, without=fold) for fold in range(self.sample.folds)]
+            return path.totals[best, range(self.sample.folds)]
+        data, alpha = self.sample.data, 1 / float(np.clip(self.sample.temperature, *self.bounds))
+        nll = np.add.reduceat(losses_of(alpha * data.logits.double(), data.labels), data.edges[:-1])
+        return np.stack([np.diff(data.edges), nll, nll], axis=1)
 
     @cached_property
     def _pairs_of_folds(self) -> PairPath:
@@ -163,7 +180,7 @@ class ContextFit:
         penalty = choice.strength.penalty(self.many, self.num_classes)
         # not from T = 1, which may lie outside the bounds, where nothing has a slope
         start = np.mean(choice.refits, axis=0)
-        found = newton(self._loss(lambda: [self.data.values]), start, penalty, tolerance=_TOLERANCE)
+        found = newton(self._loss(lambda: [self.sample.data.values]), start, penalty, tolerance=_TOLERANCE)
         found = newton(self._loss(self._slabs), found.point, penalty, tolerance=_TOLERANCE)
         shown, nll = found.loss, found.value
         if self.bounds != self.searched or self.brier:
@@ -194,41 +211,41 @@ class ContextFit:
     def pair_path(self, refits: Sequence[Array]) -> PairPath:
         """Return pair offsets fitted without each fold, each at temperatures that were fitted without it."""
         fitted, held_out = [], []
-        data = self.data.thinned(_PAIR_SAMPLE)
+        data = self.sample.data.thinned(_PAIR_SAMPLE)
         for fold, point in enumerate(refits):
             parts = [data.part(fold, fold + 1), data.part(0, fold), data.part(fold + 1, self.sample.folds)]
-            left, *others = [self._pairs(*part.values, point) for part in parts if part.edges[-1]]
+            left, *others = [self._pairs(part.values, point) for part in parts if part.edges[-1]]
             fitted.append(others)
             held_out.append(left)
         return pair_path(fitted, held_out, PAIR_RIDGES, upper=self._upper)
 
-    def solve_pairs(self, ridge: float, outcome: Outcome) -> PairFit:
-        """Return the pair offsets of least NLL at the temperatures that were found."""
-        classes = self.num_classes
+    def solve_pairs(self, choice: RidgeChoice | None, outcome: Outcome) -> tuple[PairFit, PairChoice]:
+        """Choose the ridge on pairs at the temperatures that were found, then fit their offsets to least NLL."""
+        picked: PairChoice = Choice(np.inf)
+        if choice is not None:
+            picked = self.pair_path(choice.refits).choice(cautious=self.cautious)
+        classes, ridge = self.num_classes, picked.strength
         zero = torch.zeros(classes, classes, dtype=torch.float64)
         if not np.isfinite(ridge):
-            return PairFit(zero, outcome.nll, 0, True)
+            return PairFit(zero, outcome.nll, 0, True), picked
         with one_thread():
-            fit = fit_pairs(self._pairs(*self.data.values, outcome.point).sums, zero, ridge, upper=self._upper)
-        return fit_pairs(
-            self._pair_sums(outcome.point), fit.offsets, ridge, upper=self._upper, tolerance=_PAIR_TOLERANCE
-        )
+            fit = fit_pairs(self._pairs(self.sample.data.values, outcome.point).sums, zero, ridge, upper=self._upper)
+        sums = self._pair_sums(outcome.point)
+        return fit_pairs(sums, fit.offsets, ridge, upper=self._upper, tolerance=_PAIR_TOLERANCE), picked
 
     @property
     def _upper(self) -> float:
         """The largest pair offset: none raises a margin where a floor keeps confidence down."""
         return 0.0 if self.floor.value > 0 else np.inf
 
-    def _pairs(
-        self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], known: Float[Tensor, "F N"], point: Array
-    ) -> PairPixels:
+    def _pairs(self, pixels: Values, point: Array) -> PairPixels:
         """Return pixels by predicted class, at the temperatures of a point."""
-        return PairPixels.of(logits, labels, logits.max(dim=0).indices, self._inverse(logits, labels, known, point))
+        logits, labels, _ = pixels
+        return PairPixels.of(logits, labels, logits.max(dim=0).indices, self.inverse_temperatures(pixels, point))
 
-    def _inverse(
-        self, logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"], known: Float[Tensor, "F N"], point: Array
-    ) -> Float64[Tensor, " N"]:
+    def inverse_temperatures(self, pixels: Values, point: Array) -> Float64[Tensor, " N"]:
         """Return the inverse temperature of each pixel at a point."""
+        logits, _, known = pixels
         weights, many = torch.from_numpy(point).to(logits.device), 1 + self.many
         exponent = weights[0] + weights[1:many] @ known.double() + weights[many:][logits.max(dim=0).indices]
         if self.floor.value > 0:
@@ -244,7 +261,7 @@ class ContextFit:
                 yield from zip(*(torch.split(values, size, dim=-1) for values in slab), strict=True)
 
         def at(offsets: Tensor) -> PairSums:
-            return reduce(PairSums.__add__, (self._pairs(*part, point).sums(offsets) for part in parts()))
+            return reduce(PairSums.__add__, (self._pairs(part, point).sums(offsets) for part in parts()))
 
         return at
 

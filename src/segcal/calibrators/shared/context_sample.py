@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.shared.survey import Sampler, nothing_to_fit, one_thread
+from segcal.calibrators.shared.survey import Sampler, inverse_temperature_of, nothing_to_fit, one_thread
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, REACH, context_features
 from segcal.functional.log_linear import FeaturePixels
 from segcal.functional.probability import at_least_float32
-from segcal.functional.temperature import likelihood, optimal_inverse_temperature
+from segcal.functional.temperature import likelihood
 from segcal.statistics.grouping import Grouping, folds_of, grouping_of
 from segcal.types import Array, Case, InputError, Slab
 
@@ -70,9 +70,8 @@ class ContextSample:
     @cached_property
     def temperature(self) -> float:
         """The temperature of least NLL of the draw; 0 or infinity where there is none."""
-        data = self.data
-        root = optimal_inverse_temperature(lambda alpha: likelihood(data.logits, data.labels, alpha))
-        return 1 / root.inverse_temperature if root.inverse_temperature > 0 else np.inf
+        alpha = inverse_temperature_of(self.data.logits, self.data.labels)
+        return 1 / alpha if alpha > 0 else np.inf
 
     def without_features(self) -> ContextSample:
         """Return the same sample for methods that do not look at the context."""

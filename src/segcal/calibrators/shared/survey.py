@@ -19,7 +19,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.draws import SAMPLE_LEVELS, Sample, sample_levels
 from segcal.functional.pixels import likelihood_sums
-from segcal.functional.temperature import Likelihood, likelihood
+from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
 from segcal.types import Array, InputError
 
 _PIXELS_PER_NUMBER = 10
@@ -81,6 +81,12 @@ def summed_likelihood(
     if found.pixels == 0:
         raise nothing_to_fit()
     return found
+
+
+def inverse_temperature_of(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
+    """Return the inverse temperature of least NLL of pixels in memory."""
+    values = logits.contiguous()
+    return optimal_inverse_temperature(lambda alpha: likelihood(values, labels, alpha)).inverse_temperature
 
 
 def summed_nll(calibrator: Calibrator, cases: Iterable[StreamedCase]) -> tuple[float, int]:
