@@ -35,7 +35,7 @@ from segcal.functional.division import (
 )
 from segcal.functional.pairs import PairChoice, pair_margins, strongest_pairs
 from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
-from segcal.functional.ridge import TEMPERATURE_SCALING, RidgeChoice, Strengths, jackknife_intervals
+from segcal.functional.ridge import TEMPERATURE_SCALING, Choice, RidgeChoice, Strengths, jackknife_intervals
 from segcal.types import Image, Logits, Probs, Temperature, check_choice
 
 ContextLoss = Literal["nll", "nll+brier"]
@@ -121,8 +121,10 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         seen, brier = sample if self.features else sample.without_features(), 1.0 if self.loss == "nll+brier" else 0.0
         fit = ContextFit.of(seen, stream, self.bounds, sharpen=self.sharpen, brier=brier)
         doubt = fit.only_one if self.features or self.classes or self.pairs else ""
-        choice = fit.path(classes=self.classes).choice(cautious=fit.cautious) if doubt is None else None
-        if choice is None or choice.strength == TEMPERATURE_SCALING:
+        choice: RidgeChoice = Choice(TEMPERATURE_SCALING)
+        if doubt is None:
+            choice = fit.path(classes=self.classes).choice(cautious=fit.cautious)
+        if choice.strength == TEMPERATURE_SCALING:
             outcome = fit.solve_one()
             # that of all pixels, where the floor is of the sample; with one temperature there is nothing to soften
             fit = replace(fit, floor=Floor(min(fit.floor.value, float(np.exp(outcome.point[0]))), 0.0))
@@ -206,13 +208,12 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         return None if float(self.softness) >= 0 else "'softness' must be at least 0"
 
 
-def account(fit: ContextFit, choice: RidgeChoice | None, outcome: Outcome) -> dict[str, Any]:
+def account(fit: ContextFit, choice: RidgeChoice, outcome: Outcome) -> dict[str, Any]:
     """Return what was learned as plain values, and in words; a strength of None is infinite."""
     point, sample, many = outcome.point, fit.sample, fit.many
-    strength = TEMPERATURE_SCALING if choice is None else choice.strength
     predicted = sample.data.logits.argmax(dim=0).numpy()
     weights, offsets = slice(1, 1 + many), slice(1 + many, None)
-    spans = np.stack([point, point], axis=1) if choice is None else jackknife_intervals(point, choice.refits)
+    spans = np.stack([point, point], axis=1) if not choice.refits else jackknife_intervals(point, choice.refits)
     found = {
         "temperature": float(fit.inverse_temperatures(sample.data.values, point).log().mean().neg().exp()),
         "floor": fit.floor.value,
@@ -227,14 +228,11 @@ def account(fit: ContextFit, choice: RidgeChoice | None, outcome: Outcome) -> di
         "class_shares": (np.bincount(predicted, minlength=fit.num_classes) / predicted.size).tolist(),
         "class_offsets": point[offsets].tolist(),
         "class_offset_intervals": spans[offsets].tolist(),
-        **_strengths(strength),
+        **_strengths(choice.strength),
         "groups": sample.grouping.count,
         "grouping": sample.grouping.to_dict(),
         "folds": sample.folds,
-        "cv_nll": [
-            {**_strengths(row.strength), "nll": row.nll, "loss": row.loss}
-            for row in (() if choice is None else choice.tried)
-        ],
+        "cv_nll": [{**_strengths(row.strength), "nll": row.nll, "loss": row.loss} for row in choice.tried],
     }
     return {**found, "words": list(_sentences(found))}
 

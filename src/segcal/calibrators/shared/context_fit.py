@@ -219,10 +219,10 @@ class ContextFit:
             held_out.append(left)
         return pair_path(fitted, held_out, PAIR_RIDGES, upper=self._upper)
 
-    def solve_pairs(self, choice: RidgeChoice | None, outcome: Outcome) -> tuple[PairFit, PairChoice]:
+    def solve_pairs(self, choice: RidgeChoice, outcome: Outcome) -> tuple[PairFit, PairChoice]:
         """Choose the ridge on pairs at the temperatures that were found, then fit their offsets to least NLL."""
         picked: PairChoice = Choice(np.inf)
-        if choice is not None:
+        if choice.refits:
             picked = self.pair_path(choice.refits).choice(cautious=self.cautious)
         classes, ridge = self.num_classes, picked.strength
         zero = torch.zeros(classes, classes, dtype=torch.float64)
