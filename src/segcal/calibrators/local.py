@@ -186,7 +186,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         judged = validation or stream
         ts = _mean(summed_nll(start.to(stream.device), judged))
         nll, share = self._choose_share(judged, ts, validated=validation is not None)
-        raw, falling = summed_likelihood(judged, 1.0), history.late_decrease() > 0
+        raw, falling = summed_likelihood(judged, 1.0), history.is_falling
         low, high, dead = self._range(stream)
         after = nll if validation is None else _mean(summed_nll(self, stream))
         scores = {"validation_nll": nll, "validation_nll_ts": ts, "validation_nll_before": raw.nll / raw.pixels}
