@@ -22,7 +22,7 @@ from segcal.calibrators.contextual import ContextualTemperatureScaling, plain_st
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
-from segcal.calibrators.shared.survey import inverse_temperature_of
+from segcal.calibrators.shared.survey import inverse_temperature_of, one_thread
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.pixels import moved_labels
 from segcal.functional.pooling import mixture_weights, pooled_logits
@@ -108,13 +108,9 @@ class PooledPasses(Calibrator):
             details["moved"] = 0.0 if pool is None else pool.moved(sample)
         self.register_buffer("weights", torch.tensor(details["weights"], dtype=torch.float64, device=stream.device))
         self.member_temperature.fill_(details["member_temperature"])
-        return Learned(
+        return found.learned(
             pixels=sample.pixels,
             nll_before=sample.nll / sample.pixels,
-            nll_after=found.nll_after,
-            steps=found.steps,
-            converged=found.converged,
-            warnings=found.warnings,
             details={**found.details, **details, "words": [*_words(details), *found.details["words"]]},
         )
 
@@ -194,6 +190,7 @@ def _pull(strength: tuple[float, float]) -> dict[str, float | None]:
     return {"member_temperature": strength[0], "strength": plain_strength(strength[1])}
 
 
+@one_thread()
 def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
     """Fit weights without each fold at each strength, choose by the NLL of the fold left out, and fit them on all.
 
@@ -203,8 +200,8 @@ def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
     """
     assert sample.passes is not None
     data, passes = sample.data, sample.passes
-    own = np.repeat(np.arange(sample.folds), np.diff(data.edges))
-    left = [own == fold for fold in range(sample.folds)]
+    fold_of = np.repeat(np.arange(sample.folds), np.diff(data.edges))
+    left = [fold_of == fold for fold in range(sample.folds)]
     rest = [~inside if sample.folds > 1 else inside for inside in left]
     index, members = data.labels.unsqueeze(0), (data.logits, *passes)
     # the probability that each member gives the true class of each pixel, at each temperature
@@ -222,11 +219,10 @@ def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
         found = likelihood(pooled[:, left[fold]], data.labels[left[fold]], alpha if np.isfinite(alpha) else 1.0)
         return found.pixels, found.nll, found.nll
 
-    fits = [tuple(mixture_weights(truth[one][:, part], strength) for part in rest) for one, strength in among]
-    totals = [
-        [score(one, *fit) for fit in zip(own, range(sample.folds), strict=True)]
-        for (one, _), own in zip(among, fits, strict=True)
-    ]
+    fits, totals = [], []
+    for one, strength in among:
+        fits.append(tuple(mixture_weights(truth[one][:, part], strength) for part in rest))
+        totals.append([score(one, weights, fold) for fold, weights in enumerate(fits[-1])])
     choice = FoldPath(among, np.array(totals), tuple(fits)).choice(cautious=True)
     one, strength = choice.strength
     return PoolWeights(mixture_weights(truth[one], strength), choice, keep)
