@@ -193,19 +193,9 @@ class AutomaticChoice(Calibrator):
         return self.chosen
 
     @property
-    def has_temperature(self) -> bool:  # type: ignore[override]
-        """True if the chosen method has a temperature."""
-        return self.applied.has_temperature
-
-    @property
-    def uses_passes(self) -> bool:
-        """True if the chosen calibrator needs passes."""
-        return self.applied.uses_passes
-
-    @property
-    def learned(self) -> int:
-        """Number of values that the chosen calibrator has learned."""
-        return self.applied.learned
+    def parts(self) -> Sequence[Calibrator]:
+        """The chosen calibrator."""
+        return (self.applied,)
 
     def forward(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype."""
