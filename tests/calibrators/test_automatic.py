@@ -204,6 +204,25 @@ def test_the_plan_is_announced_and_the_time_limit_leaves_out_what_is_expensive(
     )
 
 
+def test_candidates_of_the_sample_are_compared_on_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+    set_threads: Callable[[int], None],
+) -> None:
+    """Those that are trained use all threads, and all are there again afterwards."""
+    set_threads(2)
+    seen, score = dict[str, int](), Search.score
+
+    def seeing(own: Search, name: str) -> None:
+        seen[name] = torch.get_num_threads()
+        score(own, name)
+        assert torch.get_num_threads() == seen[name]
+
+    monkeypatch.setattr(Search, "score", seeing)
+    auto(scenes(5), candidates=("ts", "ets", "lts"), epochs=1)
+    assert seen == {"ts": 1, "ets": 1, "lts": 2}
+    assert torch.get_num_threads() == 2
+
+
 def test_stages_are_reported_to_the_bar() -> None:
     seen = list[tuple[str, int, int]]()
     with stages_shown(lambda *stage: seen.append(stage)):

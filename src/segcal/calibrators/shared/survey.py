@@ -52,6 +52,9 @@ def one_thread() -> Iterator[None]:
     Where operations are small, its threads take several times longer to wake, and then spin, than the work takes.
     """
     threads = torch.get_num_threads()
+    if threads == 1:  # as a thread that began meanwhile sees it, which must not make it last
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield
