@@ -18,9 +18,9 @@ import segcal
 from segcal.calibrators import AutomaticChoice, Calibrator, create
 from segcal.calibrators import automatic as module
 from segcal.calibrators.shared import context_fit, search
-from segcal.calibrators.shared.context_sample import draw_sample
+from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
 from segcal.calibrators.shared.cross_validation import CrossValidation, Score
-from segcal.calibrators.shared.search import Plan, Search, cases_apart
+from segcal.calibrators.shared.search import Plan, Search, cases_apart, losses_at
 from segcal.calibrators.shared.survey import summed_nll
 from segcal.cases import CaseStream
 from segcal.cases import stream as stream_module
@@ -164,21 +164,21 @@ def test_groups_are_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = grouped(heavy_tailed(12), 2)
     group_of, seen = [case.group for case in cases], list[tuple[str, set[str | None], set[str | None]]]()
 
-    def sampled(own: Search, name: str, fold: int) -> np.ndarray:
-        case, within = own.sample.case, slice(*own.sample.data.edges[fold : fold + 2])
+    def sampled(own: Search, name: str, sample: ContextSample, fold: int) -> np.ndarray:
+        case, within = sample.case, slice(*sample.data.edges[fold : fold + 2])
         rest = np.delete(case, within)
-        assert own.sample.case_without(fold).logits.shape[1] == len(rest)
+        assert sample.case_without(fold).logits.shape[1] == len(rest)
         seen.append((name, {group_of[k] for k in rest}, {group_of[k] for k in case[within]}))
-        return kept["_sampled"](own, name, fold)
+        return kept["sampled"](own, name, sample, fold)
 
-    def trained(own: Search, name: str, fold: int) -> np.ndarray:
+    def trained(own: Search, fold: int) -> np.ndarray:
         rest, left = own.scores.parts(fold)
-        seen.append((name, {group_of[k] for k in rest}, {group_of[k] for k in left}))
-        return kept["_trained"](own, name, fold)
+        seen.append(("lts", {group_of[k] for k in rest}, {group_of[k] for k in left}))
+        return kept["trained"](own, fold)
 
-    kept = {"_sampled": Search._sampled, "_trained": Search._trained}
-    monkeypatch.setattr(Search, "_sampled", sampled)
-    monkeypatch.setattr(Search, "_trained", trained)
+    kept = {"sampled": Search.sampled, "trained": Search.trained}
+    monkeypatch.setattr(Search, "sampled", sampled)
+    monkeypatch.setattr(Search, "trained", trained)
     ours = auto(cases, validation=cases, candidates=("ts", "lts"), epochs=1)
     assert ours.fit_report_.details["groups"] == 6
     for name in ("ts", "lts"):
@@ -202,6 +202,25 @@ def test_the_plan_is_announced_and_the_time_limit_leaves_out_what_is_expensive(
     assert record.getMessage().startswith(
         "auto compares ts, ets on a sample, in seconds; not tried because of the time limit of 0"
     )
+
+
+def test_candidates_of_the_sample_are_compared_on_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+    set_threads: Callable[[int], None],
+) -> None:
+    """Those that are trained use all threads, and all are there again afterwards."""
+    set_threads(2)
+    seen, score = dict[str, int](), Search.score
+
+    def seeing(own: Search, name: str) -> None:
+        seen[name] = torch.get_num_threads()
+        score(own, name)
+        assert torch.get_num_threads() == seen[name]
+
+    monkeypatch.setattr(Search, "score", seeing)
+    auto(scenes(5), candidates=("ts", "ets", "lts"), epochs=1)
+    assert seen == {"ts": 1, "ets": 1, "lts": 2}
+    assert torch.get_num_threads() == 2
 
 
 def test_stages_are_reported_to_the_bar() -> None:
@@ -278,10 +297,10 @@ def test_contextual_methods_share_one_path_of_fits(monkeypatch: pytest.MonkeyPat
     cases = scaled(8, near_borders)
     details = auto(cases, candidates=SECONDS).fit_report_.details
     assert details["chosen"] == "cts"
-    assert len(calls) == 2, "one for all candidates, one for the final fit, which is not free to use classes"
+    assert len(calls) == 1, "one for all candidates and the final fit, which is not free to use classes"
     again = auto(cases, candidates=("ts", name)).fit_report_.details
     assert again["chosen"] == name
-    assert len(calls) == 3, "one for both"
+    assert len(calls) == 2, "one for both"
     assert again["chosen_details"] == create("cts", 5).fit(cases).fit_report_.details
     scores = {name: row["nll"] for name, row in details["scores"].items()}
     assert scores["cts+classes"] <= scores["cts"] + 1e-3 < scores["ts"]
@@ -300,12 +319,8 @@ def test_trained_methods_are_scored_at_the_pixels_of_the_sample(monkeypatch: pyt
         at = sample.position[own]
         assert np.array_equal(sample.data.labels[own], np.asarray(case.labels).reshape(-1)[at])
         assert np.array_equal(sample.data.logits[:, own], np.asarray(case.logits).reshape(5, -1)[:, at])
-    settings = create("lts", 5)._settings(None, {})
-    own = Search(
-        lambda name: create(name, 5), CrossValidation.of(sample), sample, stream, stream, None, settings, (0.05, 100.0)
-    )
     ts = create("ts", 5).fit(cases)
-    found = sum(own._at_positions(ts, case, number) for number, case in enumerate(stream))
+    found = sum(losses_at(sample, ts, case, number).sum() for number, case in enumerate(stream))
     alpha = float(ts.inverse_temperature)
     assert found == pytest.approx(likelihood(sample.data.logits, sample.data.labels, alpha).nll, rel=1e-6)
 

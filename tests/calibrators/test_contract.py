@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import segcal
-from segcal.calibrators import Calibrator, TemperatureCalibrator, TemperatureScaling, check_method
+from segcal.calibrators import check_method
 from segcal.types import InputError
 from support.contracts import CHECKS, CUDA_CHECKS, Check, Subject, subject
 from support.program import printed_by
@@ -71,63 +69,6 @@ for signature in signatures:
         assert isinstance(segcal.create(method, num_classes=3, spatial_dims=2), hints["return"]), method
 """
     printed_by("-c", code)
-
-
-def binary_cases() -> list[segcal.Case]:
-    """Overconfident one-logit scores of three small images."""
-    random = np.random.default_rng(0)
-    cases = []
-    for k in range(3):
-        scores = random.normal(scale=3, size=(1, 16, 11)).astype(np.float32)
-        labels = (scores[0] / 2 + random.logistic(size=(16, 11)) > 0).astype(np.uint8)
-        cases.append(segcal.Case(f"c{k}", scores, labels, random.random((1, 16, 11)).astype(np.float32)))
-    return cases
-
-
-def two_class(case: segcal.Case) -> segcal.Case:
-    scores = np.asarray(case.logits)
-    return replace(case, logits=np.concatenate([np.zeros_like(scores), scores]))
-
-
-@pytest.fixture(scope="module", params=segcal.methods())
-def heads(request: pytest.FixtureRequest) -> tuple[Calibrator, Calibrator]:
-    """A method fitted on one-logit cases, and on the same cases with two classes."""
-    settings = {"image_channels": 1, "spatial_dims": 2}
-    fitting = FIT_SETTINGS.get(request.param, {})
-    one = segcal.create(request.param, 1, **settings).fit((case for case in binary_cases()), **fitting)
-    two = segcal.create(request.param, 2, **settings).fit([two_class(case) for case in binary_cases()], **fitting)
-    return one, two
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_a_one_logit_head_is_a_two_class_head(heads: tuple[Calibrator, Calibrator], dtype: torch.dtype) -> None:
-    one, two = heads
-    case = binary_cases()[0]
-    logits, image = (torch.as_tensor(part)[None].to(dtype) for part in (case.logits, case.image))
-    both = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    scores, probs = two(both, image), two.predict_proba(both, image)
-    assert one(logits, image).shape == logits.shape
-    assert one(logits, image).dtype == one.predict_proba(logits, image).dtype == dtype
-    torch.testing.assert_close(one(logits, image), scores[:, 1:] - scores[:, :1])
-    torch.testing.assert_close(one.predict_proba(logits, image), probs[:, 1:])
-    for name in ("cases", "pixels", "nll_before", "nll_after", "converged", "warnings"):
-        assert getattr(one.fit_report_, name) == getattr(two.fit_report_, name)
-    if isinstance(two, TemperatureCalibrator):
-        assert one.has_temperature
-        assert torch.equal(one.temperature(logits, image), two.temperature(both, image))
-
-
-def test_a_one_logit_head_refuses_other_data() -> None:
-    case, calibrator = binary_cases()[0], segcal.create("ts", 1)
-    with pytest.raises(InputError, match=r"logits must have shape \(1, \*S\) with num_classes=1"):
-        calibrator.fit([two_class(case)])
-    with pytest.raises(InputError, match=r"labels must be in 0\.\.1"):
-        calibrator.fit([replace(case, labels=np.full((16, 11), 2))])
-    calibrator.fit([case])
-    with pytest.raises(InputError, match="num_classes=1"):
-        calibrator(torch.zeros(1, 2, 4, 4))
-    with pytest.raises(InputError, match="one-logit"):
-        TemperatureScaling(1)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_no_temperature_is_below_the_floor_unless_sharpening_is_allowed(method: 
         one = calibrator.fit_report_.details["ts_temperature"]
         floor = 0.0 if sharpen else min(1.0, one)
         assert float(calibrator.floor) == floor
-        calibrator.tree.make_constant()
+        calibrator.tree.shrink(0)
         calibrator.tree.of_logits.bias.data[:4] = -0.9  # the tree is 0.1 everywhere
         found = calibrator.temperature(logits)
         torch.testing.assert_close(found, torch.full_like(found, max(0.1 * one, floor, 0.05)), rtol=1e-5, atol=0)

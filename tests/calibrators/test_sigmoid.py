@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import segcal
-from segcal.calibrators import Calibrator, SigmoidHead, TemperatureCalibrator
+from segcal.calibrators import Calibrator, SigmoidHead, TemperatureCalibrator, TemperatureScaling
 from segcal.types import Case, InputError
 from support.scenes import overlapping
 
@@ -31,6 +31,11 @@ def batch(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tenso
     cases = overlapping_cases()
     logits = torch.stack([torch.as_tensor(case.logits) for case in cases])
     return logits.to(dtype), torch.stack([torch.as_tensor(case.image) for case in cases]).to(dtype)
+
+
+def two_class(case: Case) -> Case:
+    scores = np.asarray(case.logits)
+    return replace(case, logits=np.concatenate([np.zeros_like(scores), scores]))
 
 
 @pytest.fixture(scope="module", params=segcal.methods())
@@ -57,6 +62,43 @@ def test_channels_are_calibrated_by_themselves(fitted: tuple[Calibrator, list[Ca
         assert torch.equal(found[:, [k]], single(logits[:, [k]], image))
         assert torch.equal(probs[:, [k]], single.predict_proba(logits[:, [k]], image))
     assert together.learned == sum(single.learned for single in alone)
+
+
+def test_a_one_logit_head_is_a_two_class_head(fitted: tuple[Calibrator, list[Calibrator]]) -> None:
+    one, method = fitted[1][0], fitted[0].method
+    two = segcal.create(method, 2, image_channels=1, spatial_dims=2)
+    two.fit([two_class(only(case, 0)) for case in overlapping_cases()], **FIT_SETTINGS.get(method, {}))
+    for dtype in DTYPES:
+        assert_one_logit_is_two_classes(one, two, dtype)
+
+
+def assert_one_logit_is_two_classes(one: Calibrator, two: Calibrator, dtype: torch.dtype) -> None:
+    logits, image = batch(dtype)
+    logits = logits[:, :1]
+    both = torch.cat([torch.zeros_like(logits), logits], dim=1)
+    scores, probs = two(both, image), two.predict_proba(both, image)
+    assert one(logits, image).shape == logits.shape
+    assert one(logits, image).dtype == one.predict_proba(logits, image).dtype == dtype
+    torch.testing.assert_close(one(logits, image), scores[:, 1:] - scores[:, :1])
+    torch.testing.assert_close(one.predict_proba(logits, image), probs[:, 1:])
+    for name in ("cases", "pixels", "nll_before", "nll_after", "converged", "warnings"):
+        assert getattr(one.fit_report_, name) == getattr(two.fit_report_, name)
+    if isinstance(two, TemperatureCalibrator):
+        assert one.has_temperature
+        assert torch.equal(one.temperature(logits, image), two.temperature(both, image))
+
+
+def test_a_one_logit_head_refuses_other_data() -> None:
+    case, calibrator = only(overlapping_cases()[0], 0), segcal.create("ts", 1)
+    with pytest.raises(InputError, match=r"logits must have shape \(1, \*S\) with num_classes=1"):
+        calibrator.fit([two_class(case)])
+    with pytest.raises(InputError, match=r"labels must be in 0\.\.1"):
+        calibrator.fit([replace(case, labels=np.full(SIZE, 2))])
+    calibrator.fit([case])
+    with pytest.raises(InputError, match="num_classes=1"):
+        calibrator(torch.zeros(1, 2, 4, 4))
+    with pytest.raises(InputError, match="one-logit"):
+        TemperatureScaling(1)
 
 
 def test_the_report_is_that_of_all_channels(fitted: tuple[Calibrator, list[Calibrator]]) -> None:

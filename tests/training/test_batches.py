@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from segcal import create
-from segcal.training.batches import Samples, augmented, to_device
+from segcal.training.batches import Source, augmented, to_device
 from support.scenes import simulated
 
 
@@ -17,8 +17,8 @@ from support.scenes import simulated
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_samples_on_the_gpu_and_elsewhere_share_a_batch() -> None:
     here, there = (torch.ones(2, 8),), (torch.zeros(2, 8, device="cuda"),)
-    assert Samples([there, there]).is_on_device
-    assert not Samples([here, there]).is_on_device
+    assert Source([there, there]).is_on_device
+    assert not Source([here, there]).is_on_device
     stacked = to_device([here, there], torch.device("cuda"))
     assert stacked[0].shape == (2, 2, 8)
     assert stacked[0].is_cuda
@@ -35,7 +35,7 @@ def test_kept_and_streamed_samples_give_the_same_weights() -> None:
 
 
 def test_crops_begin_anywhere_and_the_whole_is_one_of_them() -> None:
-    source = Samples([(np.arange(4, dtype=np.float32)[np.newaxis],)])
+    source = Source([(np.arange(4, dtype=np.float32)[np.newaxis],)])
     random = np.random.default_rng(0)
     starts = {int(augmented(source, 0, random, dims=1, crop=2)[0][0, 0]) for _ in range(60)}
     assert starts == {0, 1, 2}
@@ -44,12 +44,12 @@ def test_crops_begin_anywhere_and_the_whole_is_one_of_them() -> None:
 
 
 def test_samples_in_host_memory_are_not_on_the_device() -> None:
-    assert not Samples([(np.zeros(3), torch.zeros(3)), (np.ones(3), torch.ones(3))]).is_on_device
+    assert not Source([(np.zeros(3), torch.zeros(3)), (np.ones(3), torch.ones(3))]).is_on_device
 
 
 def test_only_the_crop_is_read(tmp_path: Path) -> None:
     np.save(tmp_path / "scores.npy", np.arange(4000.0).reshape(4, 10, 100))
-    source = Samples([(np.load(tmp_path / "scores.npy", mmap_mode="r"), np.zeros((10, 100), np.int64))])
+    source = Source([(np.load(tmp_path / "scores.npy", mmap_mode="r"), np.zeros((10, 100), np.int64))])
     assert source.shape(0) == (4, 10, 100)
     scores, labels = source.read(0, (slice(2, 4), slice(5, 8)))
     assert scores.tolist() == np.arange(4000.0).reshape(4, 10, 100)[:, 2:4, 5:8].tolist()

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.survey import Sampler, pixels_of, refusing_large, survey
+from segcal.calibrators.shared.survey import Sampler, one_thread, pixels_of, refusing_large, survey
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import CaseStream
 from segcal.cases.collections import as_collection
@@ -120,6 +120,7 @@ class AffineCalibrator(Calibrator):
             raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")
         return nll / pixels
 
+    @one_thread()
     def _solve_sample(self, sample: Sample, pixels: int) -> tuple[Array, Preconditioner]:
         """The solution of a sample that stands for `pixels`, from the best temperature on, and the metric there."""
         objective = self._objective(lambda: iter([(sample.logits, sample.labels)]), sample.importance, pixels)

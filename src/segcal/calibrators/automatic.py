@@ -155,8 +155,9 @@ class AutomaticChoice(Calibrator):
         context = any(issubclass(_CANDIDATES[name].kind, contextual) for name in self.candidates)
         drawn = several if "pool" in self.candidates else stream
         sample = draw_sample(drawn, spatial_dims=self.spatial_dims, features=context)
-        scores, apart = CrossValidation.of(sample), None if validation is None else validation.without_passes()
-        search = Search(self._new, scores, sample, stream, several, apart, settings, self.bounds)
+        apart = None if validation is None else validation.without_passes()
+        search = Search(self._new, sample, stream, several, apart, settings, self.bounds)
+        scores = search.scores
         chosen, why, plan = FALLBACK, _unscored(scores, len(self.candidates)), Plan(())
         if scores.groups >= _FEWEST_GROUPS and len(self.candidates) > 1:
             plan = search.plan(self.candidates, self.time_limit, started)
@@ -192,19 +193,9 @@ class AutomaticChoice(Calibrator):
         return self.chosen
 
     @property
-    def has_temperature(self) -> bool:  # type: ignore[override]
-        """True if the chosen method has a temperature."""
-        return self.applied.has_temperature
-
-    @property
-    def uses_passes(self) -> bool:
-        """True if the chosen calibrator needs passes."""
-        return self.applied.uses_passes
-
-    @property
-    def learned(self) -> int:
-        """Number of values that the chosen calibrator has learned."""
-        return self.applied.learned
+    def parts(self) -> Sequence[Calibrator]:
+        """The chosen calibrator."""
+        return (self.applied,)
 
     def forward(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
         """Return calibrated logits of the same shape and dtype."""

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -70,9 +70,6 @@ class Calibrator(nn.Module, ABC):
 
     preserves_labels: bool
     """True if the predicted label of every pixel is preserved; for most methods a property of the class."""
-
-    has_temperature: bool = False
-    """True if it divides logits by a temperature, which `temperature` returns."""
 
     activation: Activation = "softmax"
     """Softmax for logits of exclusive classes, sigmoid for those of channels."""
@@ -135,7 +132,7 @@ class Calibrator(nn.Module, ABC):
 
     def _problem(self) -> str | None:
         """Return what makes learned values unusable, if anything does; asked after loading, when all are numbers."""
-        return None
+        return next((problem for each in self.parts if (problem := each._problem())), None)
 
     def _summary(self) -> dict[str, object]:
         """Return the values that the repr of a fitted calibrator shows."""
@@ -206,13 +203,25 @@ class Calibrator(nn.Module, ABC):
         return self
 
     @property
+    def parts(self) -> Sequence[Calibrator]:
+        """The calibrators that do the work in its place; none for methods that do it themselves."""
+        return ()
+
+    @property
+    def has_temperature(self) -> bool:
+        """True if it divides logits by a temperature, which `temperature` returns."""
+        return bool(self.parts) and all(each.has_temperature for each in self.parts)
+
+    @property
     def uses_passes(self) -> bool:
         """True if it cannot calibrate without further passes."""
-        return False
+        return any(each.uses_passes for each in self.parts)
 
     @property
     def learned(self) -> int:
         """Number of learned values: all that it saves."""
+        if self.parts:
+            return sum(each.learned for each in self.parts)
         return sum(values.numel() for name, values in self.state_dict().items() if name != "fitted")
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.survey import Sampler, pixels_of, refusing_large, survey
+from segcal.calibrators.shared.survey import Sampler, one_thread, pixels_of, refusing_large, survey
 from segcal.cases import CaseStream
 from segcal.functional.class_conditional import (
     Expert,
@@ -73,6 +73,7 @@ class ClassConditionalScaling(Calibrator):
         self.bias_penalty = check_weight("bias_penalty", bias_penalty)
         self._register_learned(matrices=(num_classes, num_classes - 1, num_classes))
 
+    @one_thread()
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find the maps of least NLL plus penalties; a convex problem needs no validation."""
         sampler = Sampler(self.num_classes, _SAMPLE)

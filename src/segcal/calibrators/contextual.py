@@ -121,8 +121,10 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         seen, brier = sample if self.features else sample.without_features(), 1.0 if self.loss == "nll+brier" else 0.0
         fit = ContextFit.of(seen, stream, self.bounds, sharpen=self.sharpen, brier=brier)
         doubt = fit.only_one if self.features or self.classes or self.pairs else ""
-        choice = fit.path(classes=self.classes).choice(cautious=fit.cautious) if doubt is None else None
-        if choice is None or choice.strength == TEMPERATURE_SCALING:
+        choice: RidgeChoice = Choice(TEMPERATURE_SCALING)
+        if doubt is None:
+            choice = fit.path(classes=self.classes).choice(cautious=fit.cautious)
+        if choice.strength == TEMPERATURE_SCALING:
             outcome = fit.solve_one()
             # that of all pixels, where the floor is of the sample; with one temperature there is nothing to soften
             fit = replace(fit, floor=Floor(min(fit.floor.value, float(np.exp(outcome.point[0]))), 0.0))
@@ -131,7 +133,11 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         self._store(fit, outcome)
         details = account(fit, choice, outcome)
         if self.pairs:
-            outcome, pairs = self._fit_pairs(fit, choice, outcome)
+            found, picked = fit.solve_pairs(choice, outcome)
+            self.pair_offsets.copy_(found.offsets)
+            steps, converged = outcome.steps + found.steps, outcome.converged and found.converged
+            outcome = replace(outcome, nll=found.nll, steps=steps, converged=converged)
+            pairs = account_of_pairs(found.offsets.numpy(), picked)
             details = {**details, **pairs, "words": [*details["words"], *pairs["words"]]}
         return Learned(
             pixels=seen.pixels,
@@ -186,19 +192,6 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     def _many(self) -> int:
         return len(FEATURES) if self.features else 0
 
-    def _fit_pairs(
-        self, fit: ContextFit, choice: RidgeChoice | None, outcome: Outcome
-    ) -> tuple[Outcome, dict[str, Any]]:
-        """Choose the ridge on pairs at the temperatures that were found, then fit their offsets."""
-        picked: PairChoice = Choice(np.inf)
-        if choice is not None:
-            picked = fit.pair_path(choice.refits).choice(cautious=fit.cautious)
-        found = fit.solve_pairs(picked.strength, outcome)
-        self.pair_offsets.copy_(found.offsets)
-        steps, converged = outcome.steps + found.steps, outcome.converged and found.converged
-        outcome = replace(outcome, nll=found.nll, steps=steps, converged=converged)
-        return outcome, account_of_pairs(found.offsets.numpy(), picked)
-
     def _store(self, fit: ContextFit, outcome: Outcome) -> None:
         point, many = torch.from_numpy(outcome.point), 1 + self._many
         self.floor.fill_(fit.floor.value)
@@ -215,18 +208,14 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
         return None if float(self.softness) >= 0 else "'softness' must be at least 0"
 
 
-def account(fit: ContextFit, choice: RidgeChoice | None, outcome: Outcome) -> dict[str, Any]:
+def account(fit: ContextFit, choice: RidgeChoice, outcome: Outcome) -> dict[str, Any]:
     """Return what was learned as plain values, and in words; a strength of None is infinite."""
-    point, pixels, sample, many = outcome.point, fit.data, fit.sample, fit.many
-    strength = TEMPERATURE_SCALING if choice is None else choice.strength
-    predicted = pixels.logits.argmax(dim=0).numpy()
+    point, sample, many = outcome.point, fit.sample, fit.many
+    predicted = sample.data.logits.argmax(dim=0).numpy()
     weights, offsets = slice(1, 1 + many), slice(1 + many, None)
-    exponent = torch.from_numpy(point[0] + point[weights] @ pixels.features.numpy() + point[offsets][predicted])
-    if fit.floor.value > 0:
-        exponent = soft_floor(exponent, *exponent.new_tensor(fit.floor))
-    spans = np.stack([point, point], axis=1) if choice is None else jackknife_intervals(point, choice.refits)
+    spans = np.stack([point, point], axis=1) if not choice.refits else jackknife_intervals(point, choice.refits)
     found = {
-        "temperature": float(exponent.clamp(*np.log(fit.bounds).tolist()).mean().exp()),
+        "temperature": float(fit.inverse_temperatures(sample.data.values, point).log().mean().neg().exp()),
         "floor": fit.floor.value,
         "softness": fit.floor.softness,
         "raised_share": outcome.raised,
@@ -239,14 +228,11 @@ def account(fit: ContextFit, choice: RidgeChoice | None, outcome: Outcome) -> di
         "class_shares": (np.bincount(predicted, minlength=fit.num_classes) / predicted.size).tolist(),
         "class_offsets": point[offsets].tolist(),
         "class_offset_intervals": spans[offsets].tolist(),
-        **_strengths(strength),
+        **_strengths(choice.strength),
         "groups": sample.grouping.count,
         "grouping": sample.grouping.to_dict(),
         "folds": sample.folds,
-        "cv_nll": [
-            {**_strengths(row.strength), "nll": row.nll, "loss": row.loss}
-            for row in (() if choice is None else choice.tried)
-        ],
+        "cv_nll": [{**_strengths(row.strength), "nll": row.nll, "loss": row.loss} for row in choice.tried],
     }
     return {**found, "words": list(_sentences(found))}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
@@ -87,24 +87,23 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def _solve(self, stream: CaseStream, sample: Sample, alpha: float) -> tuple[Array, Mixture, int, bool]:
         """Return the weights of least loss, the sums there, the passes over the cases, and whether they converged."""
-        everyone, thirds = torch.ones(self.num_classes, dtype=torch.float64), np.full(3, 1 / 3)
 
-        def at(weights: Array) -> Mixture:
-            sums = (
-                mixture_sums(logits, labels, everyone, alpha, torch.from_numpy(weights)).numpy()
-                for logits, labels in pixels_of(stream)
-            )
-            return read_mixture(sum(sums, np.zeros(19)), self.num_classes)
+        def over(
+            slabs: Callable[[], Iterable[tuple[Tensor, Tensor]]], importance: Tensor
+        ) -> Callable[[Array], Mixture]:
+            def at(weights: Array) -> Mixture:
+                mixed = (mixture_sums(z, y, importance, alpha, torch.from_numpy(weights)).numpy() for z, y in slabs())
+                return read_mixture(sum(mixed, np.zeros(19)), self.num_classes)
 
-        def of_sample(weights: Array) -> Mixture:
-            own = mixture_sums(sample.logits, sample.labels, sample.importance, alpha, torch.from_numpy(weights))
-            return read_mixture(own.numpy(), self.num_classes)
+            return at
 
+        thirds, everyone = np.full(3, 1 / 3), torch.ones(self.num_classes, dtype=torch.float64)
+        at = over(lambda: pixels_of(stream), everyone)
         if self.loss == "squared_error":
             sums = at(thirds)
             weights = least_on_simplex(sums.gram, -sums.truth)
             return weights, at(weights), 1, True
-        start, *_ = _least_nll(of_sample, thirds)
+        start, *_ = _least_nll(over(lambda: [(sample.logits, sample.labels)], sample.importance), thirds)
         return _least_nll(at, start)
 
 

@@ -18,13 +18,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.local_training import (
-    CaseSource,
-    Objective,
-    bounded_crop,
-    measure_case,
-    standardisation_of,
-)
+from segcal.calibrators.shared.local_training import CaseSource, Objective, bounded_crop, standardisation_of
 from segcal.calibrators.shared.survey import summed_likelihood, summed_nll
 from segcal.calibrators.shared.tree import CONTEXT, Condition, Init, Positivity, TemperatureTree
 from segcal.calibrators.temperature import FitLimits, TemperatureCalibrator, TemperatureScaling
@@ -185,7 +179,6 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             CaseSource(stream, self.image_channels),
             settings,
             validation=held_out,
-            measure=measure_case,
             record=True,
             about={} if settings.checkpoint is None else self._run(stream, validation),
         )
@@ -193,7 +186,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
         judged = validation or stream
         ts = _mean(summed_nll(start.to(stream.device), judged))
         nll, share = self._choose_share(judged, ts, validated=validation is not None)
-        raw, falling = summed_likelihood(judged, 1.0), history.late_decrease() > 0
+        raw, falling = summed_likelihood(judged, 1.0), history.is_falling
         low, high, dead = self._range(stream)
         after = nll if validation is None else _mean(summed_nll(self, stream))
         scores = {"validation_nll": nll, "validation_nll_ts": ts, "validation_nll_before": raw.nll / raw.pixels}
@@ -274,16 +267,15 @@ class LocalTemperatureScaling(TemperatureCalibrator):
 
     def _choose_share(self, stream: CaseStream, ts: float, *, validated: bool) -> tuple[float, float]:
         """Go from TS to the tree as far as lowers the NLL of the cases, not at all if TS has the least; return both."""
+        learned, losses = {name: value.clone() for name, value in self.tree.state_dict().items()}, {0.0: ts}
         # without validation cases there is no choice
-        shares = (1.0,) if self.preset == "paper" else _SHARES if validated else (UNCHECKED_SHARE,)
-        learned, losses = {name: value.clone() for name, value in self.tree.state_dict().items()}, dict[float, float]()
+        shares = _SHARES if validated else (UNCHECKED_SHARE,)
+        if self.preset == "paper":
+            shares, losses = (1.0,), {}
         for share in shares:
             self._shrink(learned, share)
             losses[share] = _mean(summed_nll(self, stream))
         share = min(losses, key=lambda share: (math.isnan(losses[share]), losses[share]))
-        if self.preset != "paper" and not losses[share] < ts:  # nor is NaN better
-            self.tree.make_constant()
-            return ts, 0.0
         self._shrink(learned, share)
         return losses[share], share
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from typing import Any, Unpack
 
 import numpy as np
@@ -22,12 +22,13 @@ from segcal.calibrators.contextual import ContextualTemperatureScaling, plain_st
 from segcal.calibrators.report import Learned
 from segcal.calibrators.shared.context_fit import ContextFit
 from segcal.calibrators.shared.context_sample import ContextSample, draw_sample
+from segcal.calibrators.shared.survey import inverse_temperature_of, one_thread
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.pixels import moved_labels
 from segcal.functional.pooling import mixture_weights, pooled_logits
 from segcal.functional.probability import probabilities
 from segcal.functional.ridge import Choice, FoldPath, within_one_error
-from segcal.functional.temperature import likelihood, optimal_inverse_temperature
+from segcal.functional.temperature import likelihood
 from segcal.types import Array, Image, InputError, Logits, Passes, Slab
 
 STRENGTHS = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
@@ -107,13 +108,9 @@ class PooledPasses(Calibrator):
             details["moved"] = 0.0 if pool is None else pool.moved(sample)
         self.register_buffer("weights", torch.tensor(details["weights"], dtype=torch.float64, device=stream.device))
         self.member_temperature.fill_(details["member_temperature"])
-        return Learned(
+        return found.learned(
             pixels=sample.pixels,
             nll_before=sample.nll / sample.pixels,
-            nll_after=found.nll_after,
-            steps=found.steps,
-            converged=found.converged,
-            warnings=found.warnings,
             details={**found.details, **details, "words": [*_words(details), *found.details["words"]]},
         )
 
@@ -176,10 +173,6 @@ class PoolWeights:
         with torch.no_grad():
             return pooled_logits(logits, passes, share.to(logits.device), warm.to(logits.device), keep=self.keep)
 
-    def pooled_sample(self, stream: CaseStream, sample: ContextSample, spatial_dims: int) -> ContextSample:
-        """Return the same pixels of the pooled cases, each pooled by weights to which its fold has not contributed."""
-        return draw_sample(self.pool(stream, sample.fold), spatial_dims=spatial_dims, features=True, like=sample)
-
     def moved(self, sample: ContextSample) -> float:
         """Return the fraction of the drawn pixels whose label is another one in the pool."""
         assert sample.passes is not None
@@ -197,6 +190,7 @@ def _pull(strength: tuple[float, float]) -> dict[str, float | None]:
     return {"member_temperature": strength[0], "strength": plain_strength(strength[1])}
 
 
+@one_thread()
 def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
     """Fit weights without each fold at each strength, choose by the NLL of the fold left out, and fit them on all.
 
@@ -204,58 +198,50 @@ def choose_weights(sample: ContextSample, *, keep: bool) -> PoolWeights:
     temperature that is best on the folds it is fitted on. The first choice within one standard error of the best is
     taken: members as they are before members at another temperature, and the strongest pull.
     """
-    folds, strengths = range(sample.folds), STRENGTHS if sample.folds > 1 else STRENGTHS[:1]
-    temperatures = [one for one in (1.0, sample.temperature) if 0 < one < np.inf]
-    warm = {one: _Members(sample, one, keep) for one in temperatures}
-    among = tuple(product(warm, strengths))
-    fits = tuple(tuple(warm[one].fit(strength, without=fold) for fold in folds) for one, strength in among)
-    totals = [[warm[one].score(fit[fold], fold) for fold in folds] for (one, _), fit in zip(among, fits, strict=True)]
-    choice = FoldPath(among, np.array(totals), fits).choice(cautious=True)
+    assert sample.passes is not None
+    data, passes = sample.data, sample.passes
+    fold_of = np.repeat(np.arange(sample.folds), np.diff(data.edges))
+    left = [fold_of == fold for fold in range(sample.folds)]
+    rest = [~inside if sample.folds > 1 else inside for inside in left]
+    index, members = data.labels.unsqueeze(0), (data.logits, *passes)
+    # the probability that each member gives the true class of each pixel, at each temperature
+    truth = {
+        one: np.stack([probabilities(z.T / one).T.gather(0, index)[0].numpy() for z in members])
+        for one in (1.0, sample.temperature)
+        if 0 < one < np.inf
+    }
+    among = tuple(product(truth, STRENGTHS if sample.folds > 1 else STRENGTHS[:1]))
+
+    def score(temperature: float, weights: Array, fold: int) -> tuple[float, float, float]:
+        share, warm = torch.from_numpy(weights), torch.tensor(temperature, dtype=torch.float64)
+        pooled = pooled_logits(data.logits[None], passes[None], share, warm, keep=keep)[0]
+        alpha = inverse_temperature_of(pooled[:, rest[fold]], data.labels[rest[fold]])
+        found = likelihood(pooled[:, left[fold]], data.labels[left[fold]], alpha if np.isfinite(alpha) else 1.0)
+        return found.pixels, found.nll, found.nll
+
+    fits, totals = [], []
+    for one, strength in among:
+        fits.append(tuple(mixture_weights(truth[one][:, part], strength) for part in rest))
+        totals.append([score(one, weights, fold) for fold, weights in enumerate(fits[-1])])
+    choice = FoldPath(among, np.array(totals), tuple(fits)).choice(cautious=True)
     one, strength = choice.strength
-    return PoolWeights(warm[one].fit(strength), choice, keep)
+    return PoolWeights(mixture_weights(truth[one], strength), choice, keep)
 
 
 def pool_of(
     stream: CaseStream, sample: ContextSample, *, keep: bool, spatial_dims: int
 ) -> tuple[PoolWeights, ContextSample]:
-    """Return the chosen weights, and the sample of the pooled cases; those of a sample are chosen once."""
+    """Return the chosen weights, and the same pixels of the pooled cases; those of a sample are chosen once.
+
+    Each case is pooled by weights to which its fold has not contributed.
+    """
     key = "pool", keep
     if key not in sample.fits:
         pool = choose_weights(sample, keep=keep)
-        sample.fits[key] = pool, pool.pooled_sample(stream, sample, spatial_dims)
+        pooled = draw_sample(pool.pool(stream, sample.fold), spatial_dims=spatial_dims, features=True, like=sample)
+        sample.fits[key] = pool, pooled
     found: tuple[PoolWeights, ContextSample] = sample.fits[key]
     return found
-
-
-class _Members:
-    """Members at one temperature, and the probability that each gives the true class of the drawn pixels."""
-
-    def __init__(self, sample: ContextSample, temperature: float, keep: bool) -> None:
-        assert sample.passes is not None
-        self.data, self.passes, self.temperature, self.keep = sample.data, sample.passes, temperature, keep
-        index, members = self.data.labels.unsqueeze(0), (self.data.logits, *self.passes)
-        self.truth = np.stack([probabilities(one.T / temperature).T.gather(0, index)[0].numpy() for one in members])
-
-    def fit(self, strength: float, without: int | None = None) -> Array:
-        """Return the weights of all folds, or of all except one if there are others."""
-        truth, edges = self.truth, self.data.edges
-        if without is not None and len(edges) > 2:
-            truth = np.delete(truth, np.s_[edges[without] : edges[without + 1]], axis=1)
-        return mixture_weights(truth, strength)
-
-    def score(self, weights: Array, fold: int) -> tuple[float, float, float]:
-        """Return pixels, NLL and loss of a fold, with weights and temperature fitted without it."""
-        data, edges = self.data, self.data.edges
-        share, warm = torch.from_numpy(weights), torch.tensor(self.temperature, dtype=torch.float64)
-        pooled = pooled_logits(data.logits[None], self.passes[None], share, warm, keep=self.keep)[0]
-        inside = torch.zeros(len(data.labels), dtype=torch.bool)
-        inside[edges[fold] : edges[fold + 1]] = True
-        others = ~inside if len(edges) > 2 else inside
-        fitted, labels = pooled[:, others].contiguous(), data.labels[others]
-        root = optimal_inverse_temperature(lambda alpha: likelihood(fitted, labels, alpha)).inverse_temperature
-        alpha = root if np.isfinite(root) else 1.0
-        found = likelihood(pooled[:, inside].contiguous(), data.labels[inside], alpha)
-        return found.pixels, found.nll, found.nll
 
 
 def compare(
@@ -266,7 +252,7 @@ def compare(
     Returns the pool if passes help, the sample to calibrate on, and the reason in a sentence.
     """
     pool, pooled = pool_of(stream, sample, keep=keep, spatial_dims=spatial_dims)
-    totals = np.stack([_held_out(ContextFit.of(one, stream, bounds)) for one in (sample, pooled)])
+    totals = np.stack([ContextFit.of(one, stream, bounds).held_out() for one in (sample, pooled)])
     single, several = (totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)).tolist()
     where = "in cross-validation over the groups" if sample.folds > 1 else "on the only group"
     words = f"{where} the NLL of the pool is {several:.4f} and the NLL of the first pass alone {single:.4f}"
@@ -274,21 +260,6 @@ def compare(
         return pool, pooled, f"passes are used: {words}"
     reason = ", which is not lower by more than one standard error" if several < single else ""
     return None, sample, f"passes are not used: {words}{reason}"
-
-
-def _held_out(fit: ContextFit) -> Float64[np.ndarray, "folds 3"]:
-    """Return pixels, NLL and loss of `cts` on each fold left out, with ridges chosen on the other folds.
-
-    Where only one temperature can be fitted, each fold is scored at that of the sample.
-    """
-    data = fit.sample.data
-    if fit.only_one is not None:
-        alpha = 1 / float(np.clip(fit.sample.temperature, *fit.bounds))
-        parts = [slice(*edges) for edges in pairwise(data.edges)]
-        found = [likelihood(data.logits[:, part].contiguous(), data.labels[part], alpha) for part in parts]
-        return np.array([[fold.pixels, fold.nll, fold.nll] for fold in found])
-    path = fit.path()
-    return np.stack([path.totals[path.best(cautious=fit.cautious, without=k), k] for k in range(fit.sample.folds)])
 
 
 def _name_of(details: Mapping[str, Any]) -> str:

@@ -59,22 +59,12 @@ class SigmoidHead(Calibrator):
     @property
     def context(self) -> int:  # type: ignore[override]
         """Reach of a pixel's result, in the channel that looks furthest."""
-        return max(channel.context for channel in self._each)
+        return max(channel.context for channel in self.parts)
 
     @property
-    def has_temperature(self) -> bool:  # type: ignore[override]
-        """True if every channel is calibrated by a temperature."""
-        return all(channel.has_temperature for channel in self._each)
-
-    @property
-    def uses_passes(self) -> bool:
-        """True if a channel needs passes."""
-        return any(channel.uses_passes for channel in self._each)
-
-    @property
-    def learned(self) -> int:
-        """Number of learned values."""
-        return sum(channel.learned for channel in self._each)
+    def parts(self) -> Sequence[Calibrator]:
+        """The calibrators of the channels."""
+        return [self.channel(k) for k in range(self.num_classes)]
 
     def config(self) -> dict[str, Any]:
         """Return the arguments that build an equal, unfitted calibrator."""
@@ -107,20 +97,16 @@ class SigmoidHead(Calibrator):
 
     def _slabs(self, own: Case) -> Iterator[CalibratedChannels]:
         views = [channel_case(own, k, self.num_classes) for k in range(self.num_classes)]
-        slabs = [channel.calibrate_case(view) for channel, view in zip(self._each, views, strict=True)]
+        slabs = [channel.calibrate_case(view) for channel, view in zip(self.parts, views, strict=True)]
         for parts in zip(*slabs, strict=True):
             yield CalibratedChannels(self, parts)
             del parts  # before the next is read
-
-    @property
-    def _each(self) -> list[Calibrator]:
-        return [self.channel(k) for k in range(self.num_classes)]
 
     def _split(
         self, logits: Logits, passes: Passes | None = None
     ) -> Iterator[tuple[Calibrator, Logits, Passes | None]]:
         """Yield the calibrator and the two-class logits of each channel, and of its passes."""
-        for k, channel in enumerate(self._each):
+        for k, channel in enumerate(self.parts):
             own = None if passes is None else passes[:, :, k : k + 1]
             both = None if own is None else torch.cat([torch.zeros_like(own), own], dim=2)
             yield channel, two_class_logits(logits[:, k : k + 1]), both
@@ -128,16 +114,13 @@ class SigmoidHead(Calibrator):
     def _settings(self, given: Any, changes: Mapping[str, Any]) -> Any:
         return self.channel(0)._settings(given, changes)
 
-    def _problem(self) -> str | None:
-        return next((problem for channel in self._each if (problem := channel._problem())), None)
-
     def _summary(self) -> dict[str, object]:
         return self.channel(0)._summary() if self.num_classes == 1 else super()._summary()
 
     def _fit(self, cases: Iterable[Case], validation: Iterable[Case] | None, settings: Any) -> None:
         started, count = perf_counter(), self.num_classes
         kept, held_out = as_collection(cases), None if validation is None else as_collection(validation)
-        fitted = deepcopy(self._each)  # a refused fit leaves what was learned
+        fitted = deepcopy([*self.parts])  # a refused fit leaves what was learned
         for k, channel in enumerate(fitted):
             checked = None if held_out is None else channel_cases(held_out, k, count)
             try:

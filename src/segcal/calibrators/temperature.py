@@ -17,7 +17,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, FitRegion
 from segcal.calibrators.report import Learned
-from segcal.calibrators.shared.survey import pixels_of, summed_likelihood, survey
+from segcal.calibrators.shared.survey import inverse_temperature_of, pixels_of, summed_likelihood, survey
 from segcal.calibrators.slabs import CalibratedSlab
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.division import (
@@ -30,7 +30,7 @@ from segcal.functional.division import (
 )
 from segcal.functional.probability import at_least_float32, at_least_float32_dtype, keep_labels
 from segcal.functional.scaling import attended_sums
-from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
+from segcal.functional.temperature import Likelihood, optimal_inverse_temperature
 from segcal.kernels.constants import LARGEST_TEMPERATURE, LEAST_TEMPERATURE
 from segcal.kernels.dispatch import checking_kernels
 from segcal.types import Image, InputError, Logits, Passes, Probs, Slab, Temperature
@@ -255,8 +255,7 @@ class TemperatureScaling(TemperatureCalibrator):
 
 def _of_sample(sample: Sequence[tuple[Tensor, Tensor]]) -> float:
     """Return the inverse temperature of least NLL of a few pixels; 1 where they have none."""
-    logits, labels = (torch.cat(parts, dim=-1) for parts in zip(*sample, strict=True))
-    root = optimal_inverse_temperature(lambda alpha: likelihood(logits, labels, alpha)).inverse_temperature
+    root = inverse_temperature_of(*(torch.cat(parts, dim=-1) for parts in zip(*sample, strict=True)))
     return root if 0 < root < float("inf") else 1.0
 
 

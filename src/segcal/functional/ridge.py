@@ -72,22 +72,26 @@ class FoldPath(Generic[Strength, Fit]):
     fits: tuple[tuple[Fit, ...], ...]
     caution: tuple[float, ...] | None = None
 
-    def best(self, *, cautious: bool, allowed: Sequence[int] | None = None, without: int | None = None) -> int:
+    def part(self, among: Sequence[Strength]) -> FoldPath[Strength, Fit]:
+        """Return the path of some of the strengths."""
+        rows = [self.among.index(strength) for strength in among]
+        caution = None if self.caution is None else tuple(self.caution[k] for k in rows)
+        return FoldPath(tuple(among), self.totals[rows], tuple(self.fits[k] for k in rows), caution)
+
+    def best(self, *, cautious: bool, without: int | None = None) -> int:
         """Return the position of the strength of least loss; of equal ones the first.
 
-        A `cautious` choice is among those within one standard error, over folds, of the least loss. Some strengths only
-        may be `allowed`, and one fold may have no part in the choice.
+        A `cautious` choice is among those within one standard error, over folds, of the least loss. One fold may have
+        no part in the choice.
         """
-        rows = list(range(len(self.among)) if allowed is None else allowed)
-        folds = [fold for fold in range(self.totals.shape[1]) if fold != without]
-        totals = self.totals[np.ix_(rows, folds)]
+        totals = self.totals[:, [fold for fold in range(self.totals.shape[1]) if fold != without]]
         losses = totals[:, :, 2].sum(axis=1) / totals[:, :, 0].sum(axis=1)
         best = first_least(losses.tolist())
         if cautious:
             near = within_one_error(totals, best)
-            caution = -np.arange(len(rows)) if self.caution is None else np.array(self.caution)[rows]
+            caution = -np.arange(len(near)) if self.caution is None else np.array(self.caution)
             best = first_least(np.where(near & (caution == caution[near].max()), losses, np.inf).tolist())
-        return rows[best]
+        return best
 
     def choice(self, *, cautious: bool) -> Choice[Strength, Fit]:
         """Return the chosen strength with all that were tried."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from segcal.functional.arrays import to_tensor
 from segcal.types import Array
@@ -27,26 +27,11 @@ class SampleList(Protocol):
         """Return one sample."""
 
 
-@runtime_checkable
-class Source(Protocol):
-    """Training samples: tensors that share their last axes, the space."""
+class Source:
+    """Training samples: tuples of arrays that share their last axes, the space, of which parts are read.
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-
-    def shape(self, index: int) -> tuple[int, ...]:
-        """Return the shape of the first tensor of a sample."""
-
-    def read(self, index: int, box: Box) -> Batch:
-        """Return the part of a sample inside a box of its last axes."""
-
-    @property
-    def is_on_device(self) -> bool:
-        """True if every sample is in the memory of a GPU, so that nothing is left to read or copy."""
-
-
-class Samples:
-    """A source of samples that are tuples of arrays; arrays on disk are read where they are cropped."""
+    Arrays on disk are read where they are cropped.
+    """
 
     def __init__(self, samples: SampleList) -> None:
         self.samples = samples
@@ -64,9 +49,14 @@ class Samples:
         place: Any = (..., *box)
         return tuple(to_tensor(part[place]) for part in self.samples[index])
 
+    def measure(self, objective: nn.Module, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the losses of one sample, read as a whole and never augmented, and their number."""
+        loss, weight = objective(*to_device([self.read(index, (slice(None),))], device))
+        return loss, weight
+
     @property
     def is_on_device(self) -> bool:
-        """True if every sample is in the memory of a GPU."""
+        """True if every sample is in the memory of a GPU, so that nothing is left to read or copy."""
         if not isinstance(self.samples, list | tuple):  # reading them to find out would take long
             return False
         return all(isinstance(part, Tensor) and part.is_cuda for sample in self.samples for part in sample)
@@ -74,7 +64,7 @@ class Samples:
 
 def as_source(samples: Source | SampleList) -> Source:
     """Return tuples of arrays as a source, and a source as it is."""
-    return samples if isinstance(samples, Source) else Samples(samples)
+    return samples if isinstance(samples, Source) else Source(samples)
 
 
 def augmented(
@@ -87,18 +77,13 @@ def augmented(
     flips: bool = False,
 ) -> Batch:
     """Return a random crop of one sample, randomly flipped; only the crop is read."""
-    box = whole(dims)
+    box = (slice(None),) * dims
     if crop is not None:
         space = source.shape(index)[-dims:]
         starts = [int(random.integers(0, max(length - crop, 0), endpoint=True)) for length in space]
         box = tuple(slice(start, start + crop) for start in starts)
     axes = [axis - dims for axis in range(dims) if flips and random.random() < 0.5]
     return tuple(part.flip(axes) if axes else part for part in source.read(index, box))
-
-
-def whole(dims: int) -> Box:
-    """Return the box of a whole sample of `dims` spatial axes."""
-    return (slice(None),) * dims
 
 
 def by_shape(samples: Sequence[Batch]) -> list[list[int]]:

@@ -22,16 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from segcal.files.prefetch import prefetch
 from segcal.kernels.dispatch import device_turn
-from segcal.training.batches import (
-    Batch,
-    SampleList,
-    Source,
-    as_source,
-    augmented,
-    by_shape,
-    to_device,
-    whole,
-)
+from segcal.training.batches import Batch, SampleList, Source, as_source, augmented, by_shape, to_device
 from segcal.training.checkpoints import Checkpoints, TrainingState
 from segcal.training.processes import choose_device, process_group, rank_and_world, sum_over_processes
 from segcal.training.recording import Recorder
@@ -41,16 +32,7 @@ from segcal.types import InputError
 Augment = Callable[[Batch, Sequence[np.random.Generator], int], Batch]
 """Changes a batch on the device: the batch, a random generator for each sample, and the epoch counted from 1."""
 
-Measure = Callable[[nn.Module, Source, int, torch.device], tuple[Tensor, Tensor]]
-"""Returns the sum of the losses of one validation sample under an objective, and their number."""
-
 _AVERAGED = "weights/averaged"
-
-
-def measure_whole(objective: nn.Module, source: Source, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the losses of one sample, read as a whole and never cropped, flipped or augmented."""
-    loss, weight = objective(*to_device([source.read(index, whole(1))], device))
-    return loss, weight
 
 
 def train(
@@ -59,7 +41,6 @@ def train(
     settings: Training,
     *,
     validation: Source | SampleList | None = None,
-    measure: Measure = measure_whole,
     augment: Augment | None = None,
     inspect: Inspect | None = None,
     record: bool = False,
@@ -71,8 +52,7 @@ def train(
         objective: Maps the tensors of a batch, each `[B, ..., *S]`, to the sum of the losses and their number.
         source: Samples to train on.
         settings: How to train.
-        validation: Samples on which the best weights are chosen.
-        measure: Loss of one of them; by default, of the whole sample.
+        validation: Samples on which the best weights are chosen, each as its source measures it.
         augment: Applied to the batches of `source` on the device, after crops and flips.
         inspect: Called after every epoch, before `settings.watch`; it must not change the weights.
         record: Replay each step as a CUDA graph on a GPU. The objective must not branch on the values of tensors.
@@ -93,7 +73,6 @@ def train(
             settings,
             device,
             None if validation is None else as_source(validation),
-            measure,
             augment,
             checkpoints,
         ).go(inspect, record=record)
@@ -135,7 +114,6 @@ class _TrainingRun:
     settings: Training
     device: torch.device
     validation: Source | None = None
-    measure: Measure = measure_whole
     augment: Augment | None = None
     checkpoints: Checkpoints | None = None
     recorder: Recorder | None = None
@@ -180,7 +158,7 @@ class _TrainingRun:
         module, sums = self._outcome().eval(), self._zeros()
         with torch.no_grad(), self._precision():
             for index in range(self.rank, len(validation), self.world):
-                loss, weight = self.measure(module, validation, index, self.device)
+                loss, weight = validation.measure(module, index, self.device)
                 sums += torch.stack([loss.double(), weight.to(loss.device).double()])
         return _mean(sum_over_processes(sums))
 

@@ -54,20 +54,10 @@ class History:
                 least, last = loss, number
         return len(self.epochs) - last
 
-    def late_decrease(self) -> float:
-        """Return by how much, relatively, the last tenth of the epochs lowered the least loss seen before them.
-
-        0 if they did not lower it by at least 0.01 %; NaN losses count as no decrease. A run of one epoch cannot tell
-        and is taken to be still falling.
-        """
-        if len(self.epochs) < 2:
-            return 1.0
-        last = max(1, round(_LAST * len(self.epochs)))
-        before, after = (
-            min(part, key=lambda loss: (math.isnan(loss), loss)) for part in (self.losses[:-last], self.losses[-last:])
-        )
-        decrease = (before - after) / abs(before) if before else 0.0
-        return decrease if decrease >= _FALLING else 0.0
+    @property
+    def is_falling(self) -> bool:
+        """True if the loss has fallen by 0.01 % in the last tenth of the epochs, or at the only one."""
+        return self.epochs_without_decrease() < max(1, round(_LAST * len(self.epochs)))
 
 
 Watch = Callable[[Epoch], None]

@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from segcal.calibrators.shared.survey import Sampler, nothing_to_fit
+from segcal.calibrators.shared.survey import Sampler, inverse_temperature_of, nothing_to_fit, one_thread
 from segcal.cases import CaseStream
 from segcal.functional.context import FEATURES, REACH, context_features
 from segcal.functional.log_linear import FeaturePixels
 from segcal.functional.probability import at_least_float32
-from segcal.functional.temperature import likelihood, optimal_inverse_temperature
+from segcal.functional.temperature import likelihood
 from segcal.statistics.grouping import Grouping, folds_of, grouping_of
 from segcal.types import Array, Case, InputError, Slab
 
@@ -46,7 +46,7 @@ class ContextSample:
     mean: Float64[np.ndarray, " F"]
     scale: Float64[np.ndarray, " F"]
     data: FeaturePixels
-    """The draw, with features as they are."""
+    """The draw, with standardised features."""
     case: Int64[np.ndarray, " N"]
     """The number of the case that each drawn pixel belongs to."""
     position: Int64[np.ndarray, " N"]
@@ -62,12 +62,6 @@ class ContextSample:
     fits: dict[Hashable, Any] = field(default_factory=dict)
     """Fits to the draw that the candidates of `auto` share with its final fit, by what they depend on."""
 
-    @cached_property
-    def standardised(self) -> FeaturePixels:
-        """The draw with standardised features."""
-        known = (self.data.features.numpy() - self.mean[:, np.newaxis]) / self.scale[:, np.newaxis]
-        return replace(self.data, features=torch.from_numpy(known.astype(np.float32)))
-
     @property
     def folds(self) -> int:
         """Number of folds."""
@@ -76,9 +70,8 @@ class ContextSample:
     @cached_property
     def temperature(self) -> float:
         """The temperature of least NLL of the draw; 0 or infinity where there is none."""
-        data = self.data
-        root = optimal_inverse_temperature(lambda alpha: likelihood(data.logits, data.labels, alpha))
-        return 1 / root.inverse_temperature if root.inverse_temperature > 0 else np.inf
+        alpha = inverse_temperature_of(self.data.logits, self.data.labels)
+        return 1 / alpha if alpha > 0 else np.inf
 
     def without_features(self) -> ContextSample:
         """Return the same sample for methods that do not look at the context."""
@@ -143,8 +136,11 @@ def draw_sample(
     else:
         grouping, planned = like.grouping, like.fold
     mean = moments[0] / pixels
-    scale = _positive(np.sqrt(np.maximum(moments[1] / pixels - mean**2, 0.0)))
+    spread = np.sqrt(np.maximum(moments[1] / pixels - mean**2, 0.0))
+    scale = np.where(spread < 1e-6, 1.0, spread)  # of a feature that is the same everywhere
     data, passes, places, fold = _by_fold(sampler, np.array(shown), classes, scores, planned)
+    known = (data.features.numpy() - mean[:, np.newaxis]) / scale[:, np.newaxis]
+    data = replace(data, features=torch.from_numpy(known.astype(np.float32)))
     return ContextSample(pixels, nll, mean, scale, data, *places, sizes, fold, grouping, passes)
 
 
@@ -183,6 +179,7 @@ def _layout(logits: Tensor, first: int, size: tuple[int, ...]) -> Array:
     return np.bincount((cell * len(logits) + predicted).ravel(), minlength=bins).astype(np.float64)
 
 
+@one_thread()
 def _moments(values: Tensor, kept: Tensor) -> Array:
     """Return sums and sums of squares of rows, over the pixels that are kept."""
     total = values.new_zeros(2, len(values), dtype=torch.float64)
@@ -190,11 +187,6 @@ def _moments(values: Tensor, kept: Tensor) -> Array:
         wide = part.double() * inside
         total += torch.stack([wide.sum(dim=1), wide.square().sum(dim=1)])
     return total.cpu().numpy()
-
-
-def _positive(scale: Array) -> Array:
-    """Return deviations, with 1 for a feature that is the same everywhere."""
-    return np.where(scale < 1e-6, 1.0, scale)
 
 
 def _by_fold(
@@ -211,7 +203,7 @@ def _by_fold(
     data = FeaturePixels(
         torch.from_numpy(np.ascontiguousarray(values[:classes, order])),
         torch.from_numpy(labels[order]),
-        torch.from_numpy(np.ascontiguousarray(values[scores:, order])),
+        torch.from_numpy(values[scores:, order]),
         (0, *np.cumsum(np.bincount(fold)).tolist()),
     )
     passes = torch.from_numpy(values[classes:scores, order]).reshape(-1, classes, len(order))

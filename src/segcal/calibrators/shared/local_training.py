@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (the name it has everywhere)
 
 from segcal.calibrators.temperature import TemperatureCalibrator
-from segcal.cases import CaseStream
+from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.checks import IGNORED
 from segcal.functional.division import Standardisation, standardised_log_probabilities, summed_nll
 from segcal.kernels.dispatch import engine_for
 from segcal.training.batches import Batch, Box, Source
-from segcal.training.loop import measure_whole
-from segcal.types import Case, InputError
+from segcal.types import InputError
 
 LARGEST_SAMPLE = 1 << 23
-"""Scores of an image up to which it is trained on, and validated, as a whole; larger ones in crops and slabs."""
+"""Scores of an image up to which it is trained on as a whole; larger ones in crops."""
 _CROP = 1 << 22  # scores of a crop of larger images
 _CROP_STEP = 8  # sides of crops are multiples of it
 
@@ -50,7 +49,7 @@ def summed_loss(logits: Tensor, labels: Tensor, temperature: Tensor) -> tuple[Te
     return nll, (labels >= 0).sum()
 
 
-class CaseSource:
+class CaseSource(Source):
     """The cases of a stream as training samples: logits, labels with -1 at pixels left out, and the image if used."""
 
     def __init__(self, stream: CaseStream, image_channels: int) -> None:
@@ -66,14 +65,20 @@ class CaseSource:
 
     def read(self, index: int, box: Box) -> Batch:
         """Return the part of a case inside a box."""
-        case = self.stream[index]
-        slab = case.crop(box)
-        assert slab.labels is not None
-        if not self.image_channels:
-            return slab.logits[0], slab.labels[0]
-        check_image(case.case, self.image_channels)
-        assert slab.image is not None
-        return slab.logits[0], slab.labels[0], slab.image[0]
+        slab = self._case(index).crop(box)
+        return tuple(part[0] for part in (slab.logits, slab.labels, slab.image) if part is not None)
+
+    def measure(self, objective: nn.Module, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the summed NLL of a case and its pixels, slab by slab."""
+        assert isinstance(objective, Objective)
+        total, pixels = torch.zeros(2, dtype=torch.float64, device=device)
+        for slab in objective.calibrator._calibrate_streamed(self._case(index)):
+            assert slab.labels is not None
+            assert slab.temperature is not None
+            nll, number = summed_loss(slab.raw, slab.labels, slab.temperature)
+            total, pixels = total + nll, pixels + number
+            del slab
+        return total, pixels
 
     @property
     def is_on_device(self) -> bool:
@@ -81,31 +86,17 @@ class CaseSource:
         kept = [facts.logits for facts in self.stream.facts]
         return len(kept) == len(self) and all(logits is not None and logits.is_cuda for logits in kept)
 
-
-def check_image(case: Case, channels: int) -> None:
-    """Raise unless a case has an image with so many channels."""
-    if case.image is None or case.image.shape[0] != channels:
-        got = "none" if case.image is None else f"{case.image.shape[0]} channels"
-        raise InputError(
-            f"images need {channels} channels, got {got} of case '{case.name}'; "
-            "set image_channels, or 0 to read the logits only"
-        )
-
-
-def measure_case(objective: nn.Module, source: Source, index: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the summed NLL of a case and its pixels; large cases are measured in slabs, read one at a time."""
-    if math.prod(source.shape(index)) <= LARGEST_SAMPLE:
-        return measure_whole(objective, source, index, device)
-    assert isinstance(source, CaseSource)
-    assert isinstance(objective, Objective)
-    total, pixels = torch.zeros(2, dtype=torch.float64, device=device)
-    for slab in objective.calibrator._calibrate_streamed(source.stream[index]):
-        assert slab.labels is not None
-        assert slab.temperature is not None
-        nll, number = summed_loss(slab.raw, slab.labels, slab.temperature)
-        total, pixels = total + nll, pixels + number
-        del slab
-    return total, pixels
+    def _case(self, index: int) -> StreamedCase:
+        """Return a case; raise unless it has the image that is read."""
+        case, channels = self.stream[index], self.image_channels
+        image = case.case.image
+        if channels and (image is None or image.shape[0] != channels):
+            got = "none" if image is None else f"{image.shape[0]} channels"
+            raise InputError(
+                f"images need {channels} channels, got {got} of case '{case.name}'; "
+                "set image_channels, or 0 to read the logits only"
+            )
+        return case
 
 
 def standardisation_of(stream: CaseStream, inverse_temperature: Float64[Tensor, ""]) -> Standardisation:

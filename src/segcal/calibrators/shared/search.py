@@ -9,27 +9,27 @@ other folds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float64
 from torch import distributed
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.contextual import ContextualTemperatureScaling
 from segcal.calibrators.pool import pool_of
-from segcal.calibrators.shared.context_fit import ContextFit
+from segcal.calibrators.shared.context_fit import ContextFit, losses_of
 from segcal.calibrators.shared.context_sample import ContextSample
 from segcal.calibrators.shared.cross_validation import FALLBACK, CrossValidation
+from segcal.calibrators.shared.survey import one_thread
 from segcal.cases import CaseStream, StreamedCase
-from segcal.functional.log_linear import FeaturePixels, loss_sums, read_loss
-from segcal.functional.pairs import PairPath
-from segcal.functional.temperature import likelihood
 from segcal.progress import begin_stage
 from segcal.training.processes import process_group
 from segcal.training.settings import Training
@@ -99,8 +99,7 @@ class Search:
 
     Attributes:
         new: Returns an unfitted candidate by its name.
-        scores: Folds, and the scores found so far.
-        sample: FeaturePixels that candidates are scored on.
+        sample: Pixels that candidates are scored on.
         stream: All cases without their passes, for candidates that are trained.
         several: All cases with their passes, if they have any.
         validation: Cases on which trained candidates choose their weights.
@@ -109,13 +108,15 @@ class Search:
     """
 
     new: Callable[[str], Calibrator]
-    scores: CrossValidation
     sample: ContextSample
     stream: CaseStream
     several: CaseStream
     validation: CaseStream | None
     settings: Training
     bounds: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        self.scores = CrossValidation.of(self.sample)
 
     def plan(self, candidates: Sequence[str], time_limit: float | None, started: float) -> Plan:
         """Return what will be tried; the candidate that is trained is timed by a few epochs on one image."""
@@ -141,7 +142,8 @@ class Search:
         _log.info(plan.announcement())
         for number, name in enumerate(plan.tried, 1):
             begin_stage(f"{name}, candidate {number} of {len(plan.tried)}", number, len(plan.tried))
-            self.score(name)
+            with nullcontext() if name == TRAINED else one_thread():
+                self.score(name)
         chosen, why = self.scores.choose()
         if plan.left_out:
             why += f"; {TRAINED} was not tried because of the time limit of {plan.time_limit:.0f} s"
@@ -152,121 +154,68 @@ class Search:
 
         TS, the fallback, is scored whatever happens, and so are contextual methods, whose fits are shared.
         """
-        started, score, candidate = perf_counter(), self.scores.begin(name), self.new(name)
-        score.numbers, search = candidate.learned, self
+        started, score, candidate, sample = perf_counter(), self.scores.begin(name), self.new(name), self.sample
+        score.numbers = candidate.learned
         if candidate.reads_passes:
-            assert self.sample.passes is not None
-            search, candidate = self.pooled, self.new("cts+classes")
-            score.numbers = candidate.learned + len(self.sample.passes) + 1
-        contextual = candidate if isinstance(candidate, ContextualTemperatureScaling) else None
+            assert sample.passes is not None
+            dims = self.stream[0].case.logits.ndim - 1
+            candidate, members = self.new("cts+classes"), len(sample.passes) + 1
+            sample = pool_of(self.several, sample, keep=True, spatial_dims=dims)[1]
+            score.numbers = candidate.learned + members
+        losses: Callable[[int], Array] = partial(self.sampled, name, sample)
+        if contextual := isinstance(candidate, ContextualTemperatureScaling):
+            fit = ContextFit.of(sample, self.stream, self.bounds)
+            used = {name: getattr(candidate, name) for name in ("features", "classes", "pairs")}
+            losses = partial(self.sampled, FALLBACK, sample) if fit.only_one else partial(fit.losses, **used)
+        elif name == TRAINED:
+            losses = self.trained
         for fold in range(self.scores.folds):
             try:
-                if name == TRAINED:
-                    sums = self._trained(name, fold)
-                elif contextual is not None:
-                    sums = search._contextual(contextual, fold)
-                else:
-                    sums = self._sampled(name, fold)
+                found = losses(fold)
             except InputError as error:
                 if name == FALLBACK:
                     raise
                 self.scores.fail(name, error)
                 break
-            score.sums += sums
-            if fold == 0 and name != FALLBACK and contextual is None and self.scores.is_far_behind(name):
+            groups = self.scores.group[sample.case[slice(*sample.data.edges[fold : fold + 2])]]
+            score.sums += np.bincount(groups, weights=found, minlength=self.scores.groups)
+            if fold == 0 and name != FALLBACK and not contextual and self.scores.is_far_behind(name):
                 break
         score.seconds = perf_counter() - started
 
-    @property
-    def pooled(self) -> Search:
-        """The same search over the cases pooled with their passes, each by weights learned without its fold."""
-        dims = self.stream[0].case.logits.ndim - 1
-        return replace(self, sample=pool_of(self.several, self.sample, keep=True, spatial_dims=dims)[1])
+    def sampled(self, name: str, sample: ContextSample, fold: int) -> Float64[np.ndarray, " N"]:
+        """Return the NLL of each pixel of a fold for a method of single pixels, fitted on the other folds."""
+        fitted, data = self.new(name), sample.data.part(fold, fold + 1)
+        fitted._fit_stream(CaseStream([sample.case_without(fold)], self.stream.num_classes), None, None)
+        logits = data.logits.double()
+        with torch.no_grad():
+            calibrated = fitted((logits - logits.amax(dim=0))[None, :, :, None])[0, :, :, 0]
+        return losses_of(calibrated, data.labels)
 
-    @cached_property
-    def fit(self) -> ContextFit:
-        """The problem that contextual methods share."""
-        return ContextFit.of(self.sample, self.stream, self.bounds)
-
-    @cached_property
-    def pairs(self) -> PairPath:
-        """Offsets of pairs without each fold, at the temperatures that were chosen for it."""
-        return self.fit.pair_path([self._point(fold) for fold in range(self.scores.folds)])
-
-    def _point(self, fold: int, *, features: bool = True, classes: bool = True) -> Array:
-        """Return the fit without a fold, with penalties chosen on the other folds among those of a method."""
-        path = self.fit.path()
-        allowed = [
-            k
-            for k, strengths in enumerate(path.among)
-            if (features or np.isinf(strengths.features)) and (classes or np.isinf(strengths.classes))
-        ]
-        return path.fits[path.best(cautious=self.fit.cautious, allowed=allowed, without=fold)][fold]
-
-    def _contextual(self, candidate: ContextualTemperatureScaling, fold: int) -> Array:
-        """Return the NLL of the groups of a fold for a contextual method."""
-        if self.fit.only_one is not None:
-            return self._sampled(FALLBACK, fold)
-        point = self._point(fold, features=candidate.features, classes=candidate.classes)
-        sums, offsets = np.zeros(self.scores.groups), None
-        if candidate.pairs:
-            offsets = self.pairs.fits[self.pairs.best(cautious=self.fit.cautious, without=fold)][fold]
-        for group, index in self._groups(fold):
-            data = self.fit.data
-            own = FeaturePixels(data.logits[:, index], data.labels[index], data.features[:, index], (0, len(index)))
-            if offsets is not None:
-                sums[group] = float(self.fit.pairs_of(own, point).sums(offsets).nll.sum())
-            else:
-                found = loss_sums(*own.values, point, self.fit.bounds, floor=self.fit.floor)
-                sums[group] = read_loss(found, point.size).nll
-        return sums
-
-    def _sampled(self, name: str, fold: int) -> Array:
-        """Return the NLL of the groups of a fold for a method of single pixels."""
-        fitted = self.new(name)
-        fitted._fit_stream(CaseStream([self.sample.case_without(fold)], self.stream.num_classes), None, None)
-        sums = np.zeros(self.scores.groups)
-        for group, index in self._groups(fold):
-            logits = self.sample.data.logits[:, index].double()
-            below = (logits - logits.amax(dim=0)).unsqueeze(0).unsqueeze(3)
-            with torch.no_grad():
-                calibrated = fitted(below)[0, :, :, 0]
-            sums[group] = likelihood(calibrated, self.sample.data.labels[index], 1.0).nll
-        return sums
-
-    def _trained(self, name: str, fold: int) -> Array:
-        """Return the NLL of the groups of a fold for a method that is trained on whole images."""
+    def trained(self, fold: int) -> Float64[np.ndarray, " N"]:
+        """Return the NLL of each pixel of a fold for the method that is trained on whole images."""
         rest, held_out = self.scores.parts(fold)
         left = self.stream.part(held_out)
         apart = None if self.validation is None else cases_apart(self.validation, left)
-        fitted = self.new(name).to(self.stream.device)
+        fitted = self.new(TRAINED).to(self.stream.device)
         fitted._fit_stream(self.stream.part(rest), apart, self.settings)
-        self.scores.scored[name].numbers = fitted.learned
-        sums = np.zeros(self.scores.groups)
-        for number, case in zip(held_out, left, strict=True):
-            sums[self.scores.group[number]] += self._at_positions(fitted, case, number)
-        return sums
+        self.scores.scored[TRAINED].numbers = fitted.learned
+        cases = zip(held_out, left, strict=True)
+        return np.concatenate([losses_at(self.sample, fitted, case, number) for number, case in cases])
 
-    def _at_positions(self, fitted: Calibrator, case: StreamedCase, number: int) -> float:
-        """Return the NLL of the sampled pixels of a case."""
-        own, total = np.flatnonzero(self.sample.case == number), 0.0
-        for slab in fitted.calibrate_case(case):
-            logits = slab.relative_logits()[0].flatten(1)
-            begin = slab.rows.start * int(np.prod(case.shape[2:]))
-            positions = self.sample.position[own] - begin
-            inside = (positions >= 0) & (positions < logits.shape[1])
-            index = torch.from_numpy(positions[inside]).to(logits.device)
-            labels = self.sample.data.labels[torch.from_numpy(own[inside])].to(logits.device)
-            total += likelihood(logits[:, index].contiguous(), labels, 1.0).nll
-            del slab
-        return total
 
-    def _groups(self, fold: int) -> Iterator[tuple[int, Int64[torch.Tensor, " n"]]]:
-        """Yield each group of a fold, and the positions of its pixels in the sample."""
-        first, last = self.sample.data.edges[fold : fold + 2]
-        groups = self.scores.group[self.sample.case[first:last]]
-        for group in np.unique(groups):
-            yield int(group), torch.from_numpy(first + np.flatnonzero(groups == group))
+def losses_at(sample: ContextSample, fitted: Calibrator, case: StreamedCase, number: int) -> Float64[np.ndarray, " N"]:
+    """Return the NLL of each sampled pixel of a case, in their order."""
+    own = np.flatnonzero(sample.case == number)
+    places, labels, found = sample.position[own], sample.data.labels[torch.from_numpy(own)], [np.zeros(0)]
+    for slab in fitted.calibrate_case(case):
+        logits = slab.relative_logits()[0].flatten(1)
+        begin = slab.rows.start * math.prod(case.shape[2:])
+        inside = slice(*np.searchsorted(places, [begin, begin + logits.shape[1]]))
+        index = torch.from_numpy(places[inside] - begin).to(logits.device)
+        found.append(losses_of(logits[:, index].double().cpu(), labels[inside]))
+        del slab, logits
+    return np.concatenate(found)
 
 
 def cases_apart(validation: CaseStream, held_out: CaseStream) -> CaseStream | None:

@@ -19,7 +19,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases import CaseStream, StreamedCase
 from segcal.functional.draws import SAMPLE_LEVELS, Sample, sample_levels
 from segcal.functional.pixels import likelihood_sums
-from segcal.functional.temperature import Likelihood, likelihood
+from segcal.functional.temperature import Likelihood, likelihood, optimal_inverse_temperature
 from segcal.types import Array, InputError
 
 _PIXELS_PER_NUMBER = 10
@@ -45,6 +45,23 @@ def pixels_of(stream: CaseStream) -> Iterator[tuple[Tensor, Tensor]]:
         yield slab.logits[0].flatten(1), slab.labels[0].flatten()
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch work on the calling thread only.
+
+    Where operations are small, its threads take several times longer to wake, and then spin, than the work takes.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:  # as a thread that began meanwhile sees it, which must not make it last
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def nothing_to_fit() -> InputError:
     """Return the error to raise where no pixel has a label."""
     return InputError("no labelled pixel to fit on; check ignore_index, background and the labels")
@@ -67,6 +84,12 @@ def summed_likelihood(
     if found.pixels == 0:
         raise nothing_to_fit()
     return found
+
+
+def inverse_temperature_of(logits: Float[Tensor, "L N"], labels: Int64[Tensor, " N"]) -> float:
+    """Return the inverse temperature of least NLL of pixels in memory."""
+    values = logits.contiguous()
+    return optimal_inverse_temperature(lambda alpha: likelihood(values, labels, alpha)).inverse_temperature
 
 
 def summed_nll(calibrator: Calibrator, cases: Iterable[StreamedCase]) -> tuple[float, int]:
@@ -163,6 +186,7 @@ class Sampler:
         self._levels, self._labels, self._places = np.empty(room, np.uint8), *np.empty((2, room), np.int64)
         self._values = np.zeros((num_classes if rows is None else rows, room), np.float32 if narrow else np.float64)
 
+    @one_thread()
     def add(self, values: Float[Tensor, "R *S"], labels: Int64[Tensor, "*S"], *more: Shaped[Tensor, "_ *S"]) -> None:
         """Add an image, or a part of one; pixels with a negative label are skipped."""
         flat = labels.reshape(-1).cpu()

@@ -76,19 +76,15 @@ class TemperatureTree(nn.Module):
                     weight = self.of_image.weight
                     weight.copy_(torch.randn(weight.shape, generator=generator) * 1e-3)
 
-    def make_constant(self) -> None:
-        """Set the weights to those of a tree that is 1 at every pixel of every image."""
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.zero_()
-        self.shrink(0.0)
-
     def shrink(self, share: float) -> None:
         """Keep this share of the distance of the root from 1, and of the logarithms of factors of groups.
 
-        Leaves are mixed with weights that sum to 1, so that what is done to each of them is done to the root.
+        Leaves are mixed with weights that sum to 1, so that what is done to each of them is done to the root. Of what
+        is not kept at all, not even NaN is left.
         """
         with torch.no_grad():
+            for parameter in self.parameters() if share == 0 else ():
+                parameter.zero_()
             of_image = () if self.of_image is None else (_learned(self.of_image),)
             leaves = tuple(values[_LEAVES] for values in _learned(self.of_logits))
             for weight, bias in (leaves, *of_image):
