@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,15 +18,15 @@ from segcal.evaluation.methods import ExclusiveHead, different_backgrounds, leak
 from segcal.evaluation.protocol import background_note, majority_class
 from segcal.evaluation.results import Results
 from segcal.evaluation.saved import TABLES
-from segcal.evidence import Evidence, Histogram
+from segcal.evidence import Histogram
 from segcal.evidence.readings import ece_by_bins
 from segcal.evidence.statistic import add_cells, empty_cells
 from segcal.functional.checks import ignored_labels
-from segcal.statistics import Drawing, bootstrap_doubts
+from segcal.statistics import bootstrap_doubts
 from segcal.tables.numbers import number
-from segcal.tables.summaries import PooledMetrics, pooled_curves, pooled_metrics
+from segcal.tables.summaries import RegionTotals, pooled_curves, pooled_metrics
 from segcal.text import warn_caller
-from segcal.types import Array, Case, InputError
+from segcal.types import InputError
 from segcal.version import __version__
 
 BINS = range(5, 101)
@@ -46,34 +46,20 @@ class ResultsBuilder:
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
         self.cases: dict[str, CaseEvidence] = {}
-        self._cells: dict[tuple[Key, bool], Histogram] = {}
+        self._cells: dict[Key, list[Histogram]] = {}
 
     def add(self, case: CaseEvidence) -> None:
-        """Add the evidence of one case; its fine histograms are summed at once, and not kept."""
+        """Add the evidence of one case; its fine histograms, far larger than the rest, are summed and not kept."""
         if case.name in self.cases:
             raise InputError(f"case names must be unique, got '{case.name}' twice; rename one")
+        classes = self.evaluation.heads[0].protocol.num_classes
         for key, own in case.methods.items():
-            for marginal, cells in zip((False, True), own.cells, strict=False):
-                if (key, marginal) not in self._cells:
-                    classes = self.evaluation.heads[0].protocol.num_classes
-                    self._cells[key, marginal] = empty_cells(len(own.vectors), classes)
-                add_cells(cells, self._cells[key, marginal])
-        self.cases[case.name] = case.without_cells()
-
-    def measure(self, cases: Iterable[Case]) -> Self:
-        """Measure cases in this process and add their evidence."""
-        for case in cases:
-            self.add(self.evaluation.measure(case))
-        return self
-
-    def fine(self, key: Key, region: int, *, marginal: bool = False) -> Histogram:
-        """Return the fine histogram of a region `[L, 65536]` over all cases."""
-        return self._cells[key, marginal].of(region)
-
-    def changed(self, method: str) -> float:
-        """Return the share of the pixels in *All* whose label a method changed, in all channels together."""
-        known = list(self._of(method))
-        return sum(own.moved for own in known) / max(sum(own.inside for own in known), 1)
+            sums = self._cells.setdefault(key, [empty_cells(len(own.vectors), classes) for _ in own.cells])
+            for cells, total in zip(own.cells, sums, strict=True):
+                add_cells(cells, total)
+        self.cases[case.name] = replace(
+            case, methods={key: replace(own, cells=()) for key, own in case.methods.items()}
+        )
 
     def results(self) -> Results:
         """Return the tables, and give the warnings about the cases and methods."""
@@ -98,7 +84,7 @@ class ResultsBuilder:
         if (background := self._unnamed_background(about["baseline"])) is not None:
             about["unnamed_background"], note = background
             about["warnings"].append(note)
-        return self._joined(about)
+        return self._joined({**about, "channels": [head.name for head in evaluation.heads if head.channels]})
 
     def _fits(self, content: Mapping[str, str]) -> dict[str, Any]:
         """Return the fit report of each calibrator, as JSON can hold it, and how it treats the cases measured."""
@@ -107,9 +93,10 @@ class ResultsBuilder:
             report = getattr(calibrator, "fit_report_", None)
             if isinstance(calibrator, Calibrator) and report is not None:
                 plain = {key: value for key, value in asdict(report).items() if key not in ("names", "fingerprints")}
+                own = list(self._of(name))
+                changed = sum(one.moved for one in own) / max(sum(one.inside for one in own), 1)
                 about = {"learned": calibrator.learned, "preserves_labels": calibrator.preserves_labels}
-                here = {"changed": self.changed(name), "shared_cases": shared_cases(calibrator, content)}
-                found[name] = {**plain, **about, **here}
+                found[name] = {**plain, **about, "changed": changed, "shared_cases": shared_cases(calibrator, content)}
         return found
 
     def _unnamed_background(self, baseline: str) -> tuple[dict[str, Any], str] | None:
@@ -117,81 +104,74 @@ class ResultsBuilder:
 
         None if a background is named, or no class was left out.
         """
-        index, names = self.evaluation.majority, self.evaluation.protocol.names
+        index, protocol = self.evaluation.majority, self.evaluation.protocol
         if index is None:
             return None
         true = [[count for *_, count in own.rows["volume_frame"]] for own in self._of(baseline)]
         pixels = np.sum(true, axis=0)
         if majority_class(pixels) != index:
             return None
-        tables, without = _HeadTables(self, self.evaluation.heads[0]), len(self.evaluation.masked)
-        found = {
-            method: {name: tables.metrics(method, without).values[name] for name in _WITHOUT_BACKGROUND}
-            for method in tables.methods
-        }
+        without = len(self.evaluation.masked)
+        scores = {method: self._totals(Key(method), without).values(protocol.form) for method in self._methods}
+        found = {method: {name: own[name] for name in _WITHOUT_BACKGROUND} for method, own in scores.items()}
+        whole = self._totals(Key(baseline), self.evaluation.masked.index("all")).values(protocol.form)
         both, other = (
             f"an ECE of {number('ece', values['ece'])} % and an NLL of {number('nll', values['nll'])}"
-            for values in (tables.metrics(baseline, self.evaluation.masked.index("all")).values, found[baseline])
+            for values in (whole, found[baseline])
         )
-        fraction, text = float(pixels[index] / pixels.sum()), f"{baseline} has {both} over all pixels and {other}"
-        about = {"class": index, "name": names[index], "fraction": fraction, "scores": found}
-        return about, background_note(index, names[index], fraction, text)
+        fraction, name = float(pixels[index] / pixels.sum()), protocol.names[index]
+        about = {"class": index, "name": name, "fraction": fraction, "scores": found}
+        text = f"{baseline} has {both} over all pixels and {other}"
+        return about, background_note(index, name, fraction, text)
+
+    @property
+    def _methods(self) -> list[str]:
+        return list(self.evaluation.calibrators)
 
     def _of(self, method: str) -> Iterator[MethodEvidence]:
         """Yield the evidence of a method with true labels, of every case and channel."""
         for case in self.cases.values():
             yield from (own for key, own in case.methods.items() if key.method == method and not key.redrawn)
 
+    def _totals(self, key: Key, region: int) -> RegionTotals:
+        """Return the evidence of a method in a region."""
+        cells, *marginal = (total.of(region) for total in self._cells[key])
+        vectors = np.stack([case.methods[key].vectors[region] for case in self.cases.values()])
+        return RegionTotals(vectors, cells, marginal[0] if marginal else None)
+
     def _joined(self, about: Mapping[str, Any]) -> Results:
         """Return the results of the one head, or the mean over several channels with the results of each."""
-        tables = [_HeadTables(self, head) for head in self.evaluation.heads]
-        names = [own.head.name for own in tables if own.head.channels]
-        each = [own.results({**about, "channels": names}) for own in tables]
-        if len(each) == 1:
-            return each[0]
-        channels = {}
-        for k, (name, own) in enumerate(zip(names, each, strict=True)):
+        heads, each = self.evaluation.heads, dict[str, Results]()
+        if len(heads) == 1:
+            return self._of_head(heads[0], about)
+        for k, head in enumerate(heads):
             details = {method: fit["details"].get(f"channel {k}", {}) for method, fit in about["fits"].items()}
             fits = {method: {**fit, "details": details[method]} for method, fit in about["fits"].items()}
-            channels[name] = replace(own, settings={**own.settings, "channels": [], "fits": fits})
-        whole = {"num_classes": len(names), "activation": self.evaluation.protocol.activation, "class_names": names}
-        mean = _mean_over_channels(channels, tables, {**each[0].settings, **whole})
-        floors = {name: own.redrawn for name, own in channels.items() if own.redrawn is not None}
-        if not floors:
-            return replace(mean, channels=channels)
-        settings = {**floors[names[0]].settings, **whole}
-        redrawn = _mean_over_channels(floors, [replace(own, redrawn=True) for own in tables], settings)
-        return replace(mean, channels=channels, redrawn=redrawn)
+            each[head.name] = self._of_head(head, {**about, "channels": [], "fits": fits})
+        floors = [own.redrawn for own in each.values() if own.redrawn is not None]
+        redrawn = self._mean(floors, {}, redrawn=True) if floors else None
+        return replace(self._mean(list(each.values()), about), redrawn=redrawn, channels=each)
 
-
-@dataclass(frozen=True)
-class _HeadTables:
-    """The tables of a softmax or of one sigmoid channel, with true labels or with those drawn for the floor."""
-
-    builder: ResultsBuilder
-    head: ExclusiveHead
-    redrawn: bool = False
-
-    def results(self, about: Mapping[str, Any]) -> Results:
-        """Return the tables."""
-        cases, protocol = self.builder.cases, self.head.protocol
-        if self.redrawn:
+    def _of_head(self, head: ExclusiveHead, about: Mapping[str, Any], *, redrawn: bool = False) -> Results:
+        """Return the tables of a softmax or of one sigmoid channel, with true labels or those drawn for the floor."""
+        cases, protocol = self.cases, head.protocol
+        if redrawn:
             protocol = replace(protocol, floor=False, surfaces=False, limits=False)
         rows = {name: list[Sequence[Any]]() for name in TABLES if name != "limits_frame"}
         rows["case_frame"] = [(name, case.group) for name, case in cases.items()]
         for name, case in cases.items():
-            for method in self.methods:
-                for table, own in case.methods[self.key(method)].rows.items():
+            for method in self._methods:
+                for table, own in case.methods[Key(method, redrawn, head.channel)].rows.items():
                     rows[table] += [(name, method, *row) for row in own]
-        for table, row in self._pooled_rows():
+        for table, row in self._pooled_rows([head], redrawn=redrawn):
             rows[table].append(row)
         settings = {
             **asdict(protocol),
             "ignore_index": list(ignored_labels(protocol.ignore_index)),
             "class_names": list(protocol.names),
             "patch_sizes": sorted({row[2] for row in rows["size_frame"]}),
-            "methods": list(self.methods),
-            "regions": list(self.builder.evaluation.masked),
+            "methods": self._methods,
+            "regions": list(self.evaluation.masked),
             "segcal": __version__,
             "date": datetime.now(UTC).date().isoformat(),
             "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
@@ -199,106 +179,64 @@ class _HeadTables:
         }
         if protocol.surfaces:
             left_out = about.get("unnamed_background", {}).get("name", "")  # no structure
+            without = [name for k, name in enumerate(protocol.names) if k not in head.structures and not head.channels]
             rows["surface_frame"] = [row for row in rows["surface_frame"] if row[2] != left_out]
-            settings["surface_background"] = left_out or self._background_name()
+            settings["surface_background"] = left_out or [*without, ""][0]
             settings["surface_unit"] = " or ".join(dict.fromkeys(case.unit for case in cases.values()))
         measured = {"size_frame": bool(rows["size_frame"]), "surface_frame": protocol.surfaces}
         frames = {name: TABLES[name].frame(own) for name, own in rows.items() if measured.get(name, True)}
-        redrawn = None
-        if protocol.floor:
-            redrawn = replace(self, redrawn=True).results({"warnings": [], "channels": []})
-        return Results(settings=settings, redrawn=redrawn, channels={}, **frames)
+        floor = self._of_head(head, {"warnings": [], "channels": []}, redrawn=True) if protocol.floor else None
+        return Results(settings=settings, redrawn=floor, channels={}, **frames)
 
-    def _background_name(self) -> str:
-        """Return the class that no surface table has; "" for none."""
-        without = [name for k, name in enumerate(self.head.protocol.names) if k not in self.head.structures]
-        return "" if self.head.channels or not without else without[0]
+    def _pooled_rows(self, heads: Sequence[ExclusiveHead], *, redrawn: bool) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Yield metrics over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins.
 
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """Names of the methods."""
-        return tuple(self.builder.evaluation.calibrators)
-
-    def key(self, method: str) -> Key:
-        """Return the key of a method on this head."""
-        return Key(method, self.redrawn, self.head.channel)
-
-    def metrics(self, method: str, region: int) -> PooledMetrics:
-        """Return the metrics of a method in a region over all pixels of all cases."""
-        protocol, key = self.head.protocol, self.key(method)
-        cells, marginal = self.builder.fine(key, region), protocol.form == "marginal"
-        class_cells = self.builder.fine(key, region, marginal=True) if marginal else None
-        return pooled_metrics(self._vectors(method, region), cells, class_cells, protocol.form)
-
-    def top(self, method: str, region: int) -> Histogram:
-        """Return the top confidences of a region in each case, by predicted class: `[cases, L, R]`."""
-        protocol = self.head.protocol
-        vectors = torch.from_numpy(self._vectors(method, region))
-        return Evidence.from_vectors(vectors, protocol.num_classes, marginal=protocol.form == "marginal").top
-
-    @property
-    def drawing(self) -> Drawing:
-        """The bootstrap over cases or groups."""
-        cases = self.builder.cases
-        return self.head.protocol.drawing(list(cases), [case.group for case in cases.values()])
-
-    def _vectors(self, method: str, region: int) -> Array:
-        key = self.key(method)
-        return np.stack([case.methods[key].vectors[region] for case in self.builder.cases.values()])
-
-    def _pooled_rows(self) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Yield metrics over all pixels of all cases, reliability diagrams, and ECE for other numbers of bins."""
-        names, drawing = self.head.protocol.names, self.drawing
-        for method in self.methods:
-            for k, region in enumerate(self.builder.evaluation.masked):
-                errors = ece_by_bins(self.builder.fine(self.key(method), k), BINS).tolist()
+        Reliability diagrams of several channels are not averaged: that of the label "" holds the pixels of all
+        channels, and that of each channel all of its pixels.
+        """
+        protocol = heads[0].protocol
+        drawing = protocol.drawing(list(self.cases), [case.group for case in self.cases.values()])
+        names = protocol.names if len(heads) == 1 else [head.name for head in heads]
+        for method in self._methods:
+            for k, region in enumerate(self.evaluation.masked):
+                totals = [self._totals(Key(method, redrawn, head.channel), k) for head in heads]
+                tops = [own.each().top for own in totals]
+                top = tops[0] if len(heads) == 1 else _side_by_side(tops)
+                errors = ece_by_bins(totals[0].cells, BINS).tolist() if len(heads) == 1 else []
                 for table, rows in (
-                    ("pooled_frame", self.metrics(method, k).rows(drawing)),
-                    ("curve_frame", pooled_curves(self.top(method, k), names, drawing=drawing)),
-                    ("sensitivity_frame", zip(BINS, errors, strict=True)),
+                    ("pooled_frame", pooled_metrics(totals, protocol.form, drawing)),
+                    ("curve_frame", pooled_curves(top, names, drawing=drawing)),
+                    ("sensitivity_frame", zip(BINS, errors, strict=False)),
                 ):
                     yield from ((table, (method, region, *row)) for row in rows)
 
+    def _mean(self, each: Sequence[Results], about: Mapping[str, Any], *, redrawn: bool = False) -> Results:
+        """Return results whose every value is the mean over the channels that have pixels there; pixels are added up.
 
-def _mean_over_channels(
-    channels: Mapping[str, Results], tables: Sequence[_HeadTables], settings: Mapping[str, Any]
-) -> Results:
-    """Return results whose every value is the mean over the channels that have pixels there; pixels are added up.
-
-    Reliability diagrams are not averaged: that of the label "" holds the pixels of all channels, and that of each
-    channel all of its pixels. Volumes and surfaces are those of the channels.
-
-    Args:
-        channels: Results of each channel, by name, with two classes of which the second is the channel.
-        tables: Tables they were made of, for the intervals of the means.
-        settings: Settings of the mean.
-    """
-    names, whole = list(channels), list(channels.values())
-    first, drawing = tables[0], tables[0].drawing
-    pooled, curves = list[Sequence[Any]](), list[Sequence[Any]]()
-    for method in first.methods:
-        for k, region in enumerate(first.builder.evaluation.masked):
-            mean = PooledMetrics.mean([own.metrics(method, k) for own in tables])
-            pooled += [(method, region, *row) for row in mean.rows(drawing)]
-            by_channel = _side_by_side([own.top(method, k) for own in tables])
-            curves += [(method, region, *row) for row in pooled_curves(by_channel, names, drawing=drawing)]
-    volumes = [results.volume_frame.query("label == @name") for name, results in channels.items()]
-    surfaces = [results.surface_frame for results in whole if results.surface_frame is not None]
-    averaged = ("frame", "patch_frame", "sensitivity_frame", "size_frame")
-    means: dict[str, Any] = {
-        name: None if getattr(whole[0], name) is None else mean_tables([getattr(own, name) for own in whole])
-        for name in averaged
-    }
-    return replace(
-        whole[0],
-        **means,
-        pooled_frame=TABLES["pooled_frame"].frame(pooled),
-        curve_frame=TABLES["curve_frame"].frame(curves),
-        volume_frame=pd.concat(volumes, ignore_index=True),
-        surface_frame=pd.concat(surfaces, ignore_index=True) if surfaces else None,
-        settings=settings,
-        redrawn=None,
-    )
+        Volumes and surfaces are those of the channels.
+        """
+        names = [head.name for head in self.evaluation.heads]
+        pooled = {name: list[Sequence[Any]]() for name in ("pooled_frame", "curve_frame")}
+        for table, row in self._pooled_rows(self.evaluation.heads, redrawn=redrawn):
+            pooled[table].append(row)
+        volumes = [own.volume_frame[own.volume_frame.label == name] for name, own in zip(names, each, strict=True)]
+        surfaces = [own.surface_frame for own in each if own.surface_frame is not None]
+        means: dict[str, Any] = {
+            name: mean_tables([getattr(own, name) for own in each])
+            for name in ("frame", "patch_frame", "sensitivity_frame", "size_frame")
+            if getattr(each[0], name) is not None
+        }
+        whole = {"num_classes": len(names), "activation": self.evaluation.protocol.activation, "class_names": names}
+        return replace(
+            each[0],
+            **means,
+            pooled_frame=TABLES["pooled_frame"].frame(pooled["pooled_frame"]),
+            curve_frame=TABLES["curve_frame"].frame(pooled["curve_frame"]),
+            volume_frame=pd.concat(volumes, ignore_index=True),
+            surface_frame=pd.concat(surfaces, ignore_index=True) if surfaces else None,
+            settings={**each[0].settings, **about, **whole},
+            redrawn=None,
+        )
 
 
 def mean_tables(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

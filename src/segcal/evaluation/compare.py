@@ -19,12 +19,11 @@ import torch
 from segcal.calibrators import Calibrator, load
 from segcal.cases import as_collection
 from segcal.engines.run import write_result
-from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import UNCALIBRATED, heads_of, stream_for
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import identity_of, measure_all, measure_folder, with_limits
+from segcal.evaluation.run import identity_of, measure_all, measure_folder
 from segcal.files import staged_folder, write_json
 from segcal.regions import RegionFunction, chosen_regions
 from segcal.types import Case, InputError, public
@@ -166,7 +165,7 @@ def compare(
         )
         for name, calibrator in calibrators.items()
     }
-    return comparison_of(fits, measure_all(tested, compared(fits), chosen, chosen_regions(regions)), tested)
+    return Comparison(measure_all(tested, compared(fits), chosen, chosen_regions(regions)), fits)
 
 
 def compare_folder(
@@ -196,8 +195,8 @@ def compare_folder(
     fits = {name: _kept_fit(run, name, calibrators[name], fit[name]) for name in calibrators}
     for calibrator in (done.calibrator for done in fits.values() if done.calibrator is not None):
         calibrator.to(device)
-    builder = measure_folder(replace(plain, calibrators=compared(fits)), folder, run)
-    return None if builder is None else comparison_of(fits, builder, folder)
+    results = measure_folder(replace(plain, calibrators=compared(fits)), folder, run)
+    return None if results is None else Comparison(results, fits)
 
 
 def measured_fit(calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
@@ -218,11 +217,6 @@ def compared(fits: Mapping[str, Fit]) -> dict[str, Calibrator | None]:
         failures = [str(fit.failure) for fit in fits.values()]
         raise InputError(f"none of {len(fits)} methods could be fitted; {next(iter(fits))} says: {failures[0]}")
     return {UNCALIBRATED: None, **calibrators}
-
-
-def comparison_of(fits: Mapping[str, Fit], builder: ResultsBuilder, cases: Iterable[Case]) -> Comparison:
-    """Return the comparison of what was measured on the cases."""
-    return Comparison(with_limits(builder.results(), cases, builder.evaluation.protocol), fits)
 
 
 def known_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> dict[str, Any]:

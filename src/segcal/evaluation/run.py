@@ -6,15 +6,15 @@ cases, so that the results are the same bits on every engine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from segcal.calibrators import Calibrator
-from segcal.cases import as_collection, no_cases
-from segcal.cases.collections import Pair, cases_of
+from segcal.cases import no_cases
+from segcal.cases.collections import Pair, cases_of, known_cases
 from segcal.evaluation.builder import ResultsBuilder, mean_tables
 from segcal.evaluation.limits import limits as oracle_limits
 from segcal.evaluation.measure import CaseEvidence, Evaluation
@@ -65,10 +65,7 @@ def evaluate(
         One row per case, method, region and metric; metrics pooled over all pixels; the paper's table.
     """
     chosen = Protocol.given(protocol, settings if protocol else settings_of(calibrators, settings))
-    known = as_collection(cases) if chosen.limits else cases
-    own = chosen_metrics(metrics)
-    builder = measure_all(known, methods_of(calibrators), chosen, chosen_regions(regions), own)
-    return with_limits(builder.results(), known, chosen)
+    return measure_all(cases, methods_of(calibrators), chosen, chosen_regions(regions), chosen_metrics(metrics))
 
 
 def measure_all(
@@ -77,26 +74,17 @@ def measure_all(
     protocol: Protocol,
     regions: Mapping[str, Region],
     metrics: Mapping[str, MetricFunction] | None = None,
-) -> ResultsBuilder:
+) -> Results:
     """Measure every case in this process."""
-    remaining = cases_of(cases)
+    known = known_cases(cases) if protocol.limits else cases
+    remaining = cases_of(known)
     first = next(remaining, None)
     if first is None:
         raise no_cases(cases)
-    evaluation = Evaluation.of(first, calibrators, protocol, regions, metrics)
-    return ResultsBuilder(evaluation).measure(chain([first], remaining))
-
-
-def with_limits(results: Results, cases: Iterable[Case | Pair], protocol: Protocol) -> Results:
-    """Return results with what temperatures chosen with the labels would reach, where the protocol asks for it."""
-    if not protocol.limits:
-        return results
-    kept = as_collection(cases)
-    pairs = not all(isinstance(case, Case) for case in islice(kept, 1))
-    views = list(cases_of(kept)) if pairs else cast(Collection[Case], kept)
-    frames = {head.name: oracle_limits(head.cases(views), head.protocol) for head in heads_of(protocol)}
-    channels = {name: replace(own, limits_frame=frames[name]) for name, own in results.channels.items()}
-    return replace(results, limits_frame=mean_tables(list(frames.values())), channels=channels)
+    builder = ResultsBuilder(Evaluation.of(first, calibrators, protocol, regions, metrics))
+    for case in chain([first], remaining):
+        builder.add(builder.evaluation.measure(case))
+    return _with_limits(builder, cast(Iterable[Case], known))
 
 
 def evaluate_folder(
@@ -113,21 +101,30 @@ def evaluate_folder(
     first = next(iter(folder))
     evaluation = Evaluation.of(first, calibrators, protocol)
     run.begin(*identity_of(evaluation, folder))
-    builder = measure_folder(evaluation, folder, run, first)
-    return None if builder is None else with_limits(builder.results(), folder, evaluation.protocol)
+    return measure_folder(evaluation, folder, run, first)
 
 
-def measure_folder(
-    evaluation: Evaluation, folder: Folder, run: Run, first: Case | None = None
-) -> ResultsBuilder | None:
-    """Return the evidence of all cases, or None where another process has it."""
+def measure_folder(evaluation: Evaluation, folder: Folder, run: Run, first: Case | None = None) -> Results | None:
+    """Return the results of all cases, or None where another process has them."""
     builder = ResultsBuilder(evaluation)
     known = {first.name: first} if first is not None and run.engine.is_alone else {}  # not sent to other processes
     if run.engine.is_alone and run.finished is None:  # nothing needs the evidence of single cases
-        return builder.measure(run.track(folder))
-    for result in run.map(_MeasureCase(evaluation, folder, known), folder.identities()):
-        builder.add(CaseEvidence.from_bytes(result))
-    return builder if run.engine.is_first else None
+        for case in run.track(folder):
+            builder.add(evaluation.measure(case))
+    else:
+        for result in run.map(_MeasureCase(evaluation, folder, known), folder.identities()):
+            builder.add(CaseEvidence.from_bytes(result))
+    return _with_limits(builder, folder) if run.engine.is_first else None
+
+
+def _with_limits(builder: ResultsBuilder, cases: Iterable[Case]) -> Results:
+    """Return the results, with what temperatures chosen with the labels would reach where the protocol asks for it."""
+    results, protocol = builder.results(), builder.evaluation.protocol
+    if not protocol.limits:
+        return results
+    frames = {head.name: oracle_limits(head.cases(cases), head.protocol) for head in heads_of(protocol)}
+    channels = {name: replace(own, limits_frame=frames[name]) for name, own in results.channels.items()}
+    return replace(results, limits_frame=mean_tables(list(frames.values())), channels=channels)
 
 
 def identity_of(evaluation: Evaluation, folder: Folder) -> list[Any]:

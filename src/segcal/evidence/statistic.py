@@ -311,23 +311,15 @@ def empty_cells(*shape: int) -> Histogram:
     return Histogram(torch.from_numpy(count), torch.from_numpy(hit), torch.from_numpy(total))
 
 
-def take_cells(cells: Histogram, classes: Sequence[int]) -> OccupiedCells:
-    """Return the occupied cells of some classes, and set them to 0; a table that is used again costs no memory."""
-    fields = [field.numpy() for field in cells]
-    held = [np.flatnonzero(fields[0][c]) + c * CELLS for c in classes]
-    position = np.concatenate(held) if held else np.zeros(0, np.int64)
-    flat = [field.reshape(-1) for field in fields]
+def take_cells(cells: Histogram, rows: Sequence[int]) -> OccupiedCells:
+    """Return the occupied cells of some rows of `[*G, L, 65536]`, and set them to 0, so that a table is used again."""
+    flat = [field.view(-1).numpy() for field in cells]
+    held = [np.flatnonzero(flat[0][row * CELLS : (row + 1) * CELLS]) + row * CELLS for row in rows]
+    position = np.concatenate([np.zeros(0, np.int64), *held])
     found = OccupiedCells(position, *(field[position] for field in flat))
     for field in flat:
         field[position] = 0
     return found
-
-
-def join_cells(regions: Sequence[OccupiedCells], num_classes: int) -> OccupiedCells:
-    """Return the occupied cells of several regions, one after the other."""
-    moved = [cells.position + k * num_classes * CELLS for k, cells in enumerate(regions)]
-    content = zip(*(cells[1:] for cells in regions), strict=True)
-    return OccupiedCells(np.concatenate(moved), *(np.concatenate(parts) for parts in content))
 
 
 def add_cells(occupied: OccupiedCells, cells: Histogram) -> None:
