@@ -221,10 +221,10 @@ class Evidence:
         cells = self.static_cells if form == "marginal" else self.cells
         if cells is None:
             raise TypeError("equal-mass bins need fine histograms or the pixels themselves")
-        if cells.pixels.ndim == 2:
-            return equal_mass_bins(cells, bins=self.bins, form=form)
-        each = (equal_mass_bins(cells.of(k), bins=self.bins, form=form) for k in range(len(cells.pixels)))
-        return Histogram(*(torch.stack(parts) for parts in zip(*each, strict=True)))
+        flat = Histogram(*(field.reshape(-1, *field.shape[-2:]) for field in cells))
+        each = (equal_mass_bins(flat.of(k), bins=self.bins, form=form) for k in range(len(flat.pixels)))
+        shape = (*self.support.shape, self.bins)
+        return Histogram(*(torch.stack(parts).reshape(shape) for parts in zip(*each, strict=True)))
 
     def to_vectors(self) -> Float64[Tensor, "*G E"]:
         """Return one vector for each region that adds like the evidence, without cells; counts are exact to 2**53."""
