@@ -36,6 +36,7 @@ PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
 
 _TAKEN = ("floor", "portraits", "channels")  # folders beside those of the calibrators
+_COSTS = ("parameters", "seconds", "memory", "keeps_labels", "changed", "accuracy", "miou")
 _PROCESS, _RESET_PEAK = Path("/proc/self"), "5"
 _FAILURES = (InputError, ArithmeticError, MemoryError, RuntimeError, np.linalg.LinAlgError)
 """Failures of one method that data, numerics or the machine can cause; programming errors are not caught."""
@@ -97,32 +98,21 @@ class Comparison:
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows of `to_frame` in plain values, None for what is not known."""
-        rows = [self._row(name, fit) for name, fit in self.fits.items()]
-        return [
-            {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in row.items()}
-            for row in rows
-        ]
-
-    def _row(self, name: str, fit: Fit) -> dict[str, Any]:
-        costs = ("parameters", "seconds", "memory", "keeps_labels", "changed", "accuracy", "miou")
-        row = {"method": name, **dict.fromkeys(costs), "failure": fit.failure}
-        if fit.calibrator is not None:
-            row |= {
-                "parameters": fit.calibrator.learned,
-                "seconds": fit.calibrator.fit_report_.seconds,
-                "memory": fit.memory,
-                "keeps_labels": fit.calibrator.preserves_labels,
-                "changed": self.changed[name],
-                "accuracy": self._gain(name, "accuracy"),
-                "miou": self._gain(name, "miou"),
-            }
-        return row
-
-    def _gain(self, name: str, metric: str) -> float:
-        """Return the gain of the mean over images above that of the uncalibrated scores."""
         frame = self.results.frame
-        means = frame[(frame.region == "all") & (frame.metric == metric)].groupby("method").value.mean()
-        return float(means[name] - means[UNCALIBRATED])
+        means = frame[frame.region == "all"].groupby(["metric", "method"]).value.mean()
+        rows = []
+        for name, fit in self.fits.items():
+            row: dict[str, Any] = {"method": name, **dict.fromkeys(_COSTS), "failure": fit.failure}
+            if (fitted := fit.calibrator) is not None:
+                found = (fitted.learned, fitted.fit_report_.seconds, fit.memory, fitted.preserves_labels)
+                gains = (float(means[metric, name] - means[metric, UNCALIBRATED]) for metric in ("accuracy", "miou"))
+                values = (*found, self.changed[name], *gains)
+                row |= {
+                    cost: None if isinstance(value, float) and np.isnan(value) else value
+                    for cost, value in zip(_COSTS, values, strict=True)
+                }
+            rows.append(row)
+        return rows
 
 
 @public

@@ -222,9 +222,7 @@ class CalibrationSuite(Metric):
     def ace_error_bound(self) -> dict[str, float]:
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
         with self._synced():
-            evidence = self._checked_evidence()
-            cells = evidence.cells or evidence.static_cells or ()
-            flat = (field.flatten(0, 1) for field in cells)
+            flat = (field.flatten(0, 1) for field in self._checked_evidence().cells or ())
             bounds = [float(equal_mass_error(Histogram(*own), bins=self.bins)) for own in zip(*flat, strict=True)]
         means = torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0)
         return dict(zip(self.regions, means.tolist(), strict=True))

@@ -5,21 +5,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
+from operator import methodcaller
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE
 from segcal.regions import region_title
-from segcal.tables.paper import Cell, PaperTable, title
+from segcal.tables.paper import PaperTable, title
 from segcal.tables.text_table import TextTable
 
-
-def _marked(cell: Cell, bold: str, mark: str) -> str:
-    text = cell.number()
-    return f"{bold % text if cell.best else text}{mark if cell.beaten else ''}"
-
-
-_latex, _markdown = partial(_marked, bold=r"\textbf{%s}", mark="$^{*}$"), partial(_marked, bold="**%s**", mark=r"\*")
+_latex, _markdown = methodcaller("marked", r"\textbf{%s}", "$^{*}$"), methodcaller("marked", "**%s**", r"\*")
 
 _SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},

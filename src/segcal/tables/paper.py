@@ -114,14 +114,16 @@ class Cell:
             return with_interval(self.metric, self.mean, *self.interval)
         return f"{number(self.metric, self.mean)}({number(self.metric, self.std)})"
 
-    def __str__(self) -> str:
+    def marked(self, bold: str, mark: str) -> str:
+        """Return the number, as `bold % number` if it is the best, with a mark if it is beaten."""
         text = self.number()
-        return f"{f'**{text}**' if self.best else text}{'*' if self.beaten else ''}"
+        return f"{bold % text if self.best else text}{mark if self.beaten else ''}"
+
+    def __str__(self) -> str:
+        return self.marked("**%s**", "*")
 
     def __rich__(self) -> Text:
-        return Text(
-            str(self).replace("**", ""), style=f"{'bold' if self.best else ''} {'green' if self.beaten else ''}"
-        )
+        return Text(self.marked("%s", "*"), style=f"{'bold' if self.best else ''} {'green' if self.beaten else ''}")
 
 
 @dataclass(frozen=True)

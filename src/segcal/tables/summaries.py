@@ -44,7 +44,7 @@ class RegionTotals(NamedTuple):
     def total(self) -> Evidence:
         """Return the evidence of all cases together."""
         whole = self._replace(cases=self.cases.sum(axis=0)).each()
-        return replace(whole, cells=self.cells, static_cells=self.class_cells)
+        return replace(whole, cells=self.class_cells or self.cells)
 
     def values(self, form: Form) -> dict[str, float]:
         """Return every metric over all cases, and their pixels."""
