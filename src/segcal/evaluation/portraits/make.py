@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Float32, Int
 from scipy.ndimage import uniform_filter
 from torch import Tensor
 
-from segcal.calibrators import Calibrator, SigmoidHead
+from segcal.calibrators import Calibrator
 from segcal.cases import StreamedCase
 from segcal.evaluation.methods import ExclusiveHead, calibrated_slabs, stream_for
 from segcal.evaluation.portraits.model import (
@@ -62,8 +63,7 @@ def choose_cases(results: Results, named: Sequence[str] = ()) -> dict[str, str]:
     if named:
         return dict.fromkeys(named, "named")
     region = "local-max" if "local-max" in set(frame["region"]) else "all"
-    rows = frame[(frame.method == baseline) & (frame.metric == "ece") & (frame.region == region)]
-    ranked = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable")["case"].tolist()
+    ranked = _ranked(frame[frame.region == region], baseline)["case"].tolist()
     if not ranked:
         return {}
     chosen = dict(zip(ranked, _WORST, strict=False))
@@ -73,12 +73,15 @@ def choose_cases(results: Results, named: Sequence[str] = ()) -> dict[str, str]:
 
 def choose_patches(results: Results, case: str) -> list[int]:
     """Return the patches with the largest, the median and the smallest ECE of the baseline, of those with pixels."""
-    patches = results.patches()
-    if not len(patches):
-        return []
-    rows = patches[(patches.case == case) & (patches.method == results.baseline) & (patches.metric == "ece")]
-    ranked = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable")["patch"].tolist()
+    patches = results.patch_frame
+    ranked = _ranked(patches[patches.case == case], results.baseline)["patch"].tolist()
     return list(dict.fromkeys(int(ranked[k]) for k in (0, len(ranked) // 2, -1))) if ranked else []
+
+
+def _ranked(rows: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return the rows with the ECE of a method, from the largest down."""
+    own = rows[(rows.method == method) & (rows.metric == "ece")].dropna(subset=["value"])
+    return own.sort_values("value", ascending=False, kind="stable")
 
 
 def make_portraits(
@@ -88,29 +91,19 @@ def make_portraits(
     named: Sequence[str] = (),
 ) -> list[Portrait]:
     """Portray the cases that are named, or else chosen, of those that `results` were measured on."""
-    chosen = choose_cases(results, named)
+    chosen, protocol = choose_cases(results, named), Protocol.of(results.settings)
     names = results.settings.get("channels") or ()
-    found: dict[str, list[Portrait]] = {}
+    heads = [ExclusiveHead(name, protocol, k, len(names)) for k, name in enumerate(names)]
+    found: dict[str, list[Portrait]] = {name: [] for name in chosen}
     for case in cases:
-        if case.name in chosen:
-            found[case.name] = list(_portraits(case, chosen[case.name], calibrators, results, names))
-    return [portrait for name in chosen for portrait in found.get(name, ())]
-
-
-def _portraits(
-    case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results, channels: Sequence[str]
-) -> Iterator[Portrait]:
-    """Yield the portrait of a case, or one for each channel of a sigmoid head."""
-    if not channels:
-        yield _portrait(case, why, calibrators, results)
-    for k, name in enumerate(channels):
-        head = ExclusiveHead(name, Protocol.of(results.settings), k, len(channels))
-        fitted = {
-            method: calibrator.channel(k) if isinstance(calibrator, SigmoidHead) else calibrator
-            for method, calibrator in calibrators.items()
-        }
-        portrait = _portrait(head.case(case), why, fitted, results.channels.get(name, results))
-        yield replace(portrait, channel=name if results.channels else "")
+        if case.name not in chosen:
+            continue
+        for head in heads or [ExclusiveHead("", protocol)]:
+            fitted = {method: head.method(calibrator, case) for method, calibrator in calibrators.items()}
+            own, view = results.channels.get(head.name, results), head.case(case)
+            portrait = _portrait(view, chosen[case.name], cast(Mapping[str, Calibrator | None], fitted), own)
+            found[case.name].append(replace(portrait, channel=head.name if results.channels else ""))
+    return [portrait for portraits in found.values() for portrait in portraits]
 
 
 def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results) -> Portrait:
