@@ -257,7 +257,9 @@ class ResultsBuilder:
         if majority_class(pixels) != index:
             return None
         without = len(self.evaluation.masked)
-        scores = {method: self._totals(Key(method), without).values(protocol.form) for method in self._methods}
+        scores = {
+            method: self._totals(Key(method), without).values(protocol.form) for method in self.evaluation.calibrators
+        }
         found = {method: {name: own[name] for name in _WITHOUT_BACKGROUND} for method, own in scores.items()}
         whole = self._totals(Key(baseline), self.evaluation.masked.index("all")).values(protocol.form)
         both, other = (
@@ -268,10 +270,6 @@ class ResultsBuilder:
         about = {"class": index, "name": name, "fraction": fraction, "scores": found}
         text = f"{baseline} has {both} over all pixels and {other}"
         return about, background_note(index, name, fraction, text)
-
-    @property
-    def _methods(self) -> list[str]:
-        return list(self.evaluation.calibrators)
 
     def _of(self, method: str) -> Iterator[MethodEvidence]:
         """Yield the evidence of a method with true labels, of every case and channel."""
@@ -305,7 +303,7 @@ class ResultsBuilder:
         rows = {name: list[Sequence[Any]]() for name in TABLES if name != "limits_frame"}
         rows["case_frame"] = [(name, case.group) for name, case in cases.items()]
         for name, case in cases.items():
-            for method in self._methods:
+            for method in self.evaluation.calibrators:
                 for table, own in case.methods[Key(method, redrawn, head.channel)].rows.items():
                     rows[table] += [(name, method, *row) for row in own]
         for table, row in self._pooled_rows([head], redrawn=redrawn):
@@ -315,7 +313,7 @@ class ResultsBuilder:
             "ignore_index": list(ignored_labels(protocol.ignore_index)),
             "class_names": list(protocol.names),
             "patch_sizes": sorted({row[2] for row in rows["size_frame"]}),
-            "methods": self._methods,
+            "methods": list(self.evaluation.calibrators),
             "regions": list(self.evaluation.masked),
             "segcal": __version__,
             "date": datetime.now(UTC).date().isoformat(),
@@ -342,7 +340,7 @@ class ResultsBuilder:
         protocol = heads[0].protocol
         drawing = protocol.drawing(list(self.cases), [case.group for case in self.cases.values()])
         names = protocol.names if len(heads) == 1 else [head.name for head in heads]
-        for method in self._methods:
+        for method in self.evaluation.calibrators:
             for k, region in enumerate(self.evaluation.masked):
                 totals = [self._totals(Key(method, redrawn, head.channel), k) for head in heads]
                 tops = [own.each().top for own in totals]
