@@ -23,8 +23,8 @@ from segcal.data.folders.folder import open_folder
 from segcal.data.folders.writer import write_folder
 from segcal.engines import Engine, Run, engine_of
 from segcal.engines.run import FinishedCases, _link
-from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.measure import CaseEvidence, Evaluation
+from segcal.evaluation.run import ResultsBuilder
 from segcal.files import read_json, write_json
 from segcal.files.guards import _digest, checksum, checksums, list_files
 from segcal.types import Case, InputError

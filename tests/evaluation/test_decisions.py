@@ -12,7 +12,7 @@ import torch
 
 import segcal
 from segcal.evaluation.decisions import Decisions, decide, decision_tables, new_volumes
-from segcal.evaluation.decisions.counts import STEPS, thresholds
+from segcal.evaluation.decisions.decide import STEPS, thresholds
 from segcal.functional.probability import probabilities
 from segcal.tables.numbers import percent, threshold_number
 from segcal.text import CalibrationWarning

@@ -139,16 +139,19 @@ def test_figures_without_a_distance_are_shown_as_missing(tmp_path: Path) -> None
     assert "| UC | 0.00(0.00) | 0.00(0.00) | - | - | - |" in (tmp_path / "t.md").read_text()
 
 
-@pytest.mark.parametrize(("spacing", "unit"), [((1.0, 3.0, 1.0), "mm"), (None, "voxels")])
+@pytest.mark.parametrize(
+    ("spacing", "unit", "tolerance", "said"),
+    [((1.0, 3.0, 1.0), "mm", 2.0, "2 mm"), (None, "voxels", 2.0, "2 voxels"), (None, "voxels", 1.0, "1 voxel;")],
+)
 def test_distances_have_the_unit_of_the_spacing_everywhere(
-    tmp_path: Path, spacing: tuple[float, ...] | None, unit: str
+    tmp_path: Path, spacing: tuple[float, ...] | None, unit: str, tolerance: float, said: str
 ) -> None:
     """Without a spacing they are not in mm, and the surface Dice is read with its tolerance."""
     one = replace(hand_case(), spacing=spacing)
-    results = segcal.evaluate([one], {"UC": None}, surfaces=True, surface_tolerance=2.0, **ABOUT)
+    results = segcal.evaluate([one], {"UC": None}, surfaces=True, surface_tolerance=tolerance, **ABOUT)
     results.save(tmp_path / "results")
     shown = " ".join(succeed("table", tmp_path / "results", "--out", tmp_path / "t.md").split())
     write_page(Results.load(tmp_path / "results"), tmp_path / "page.html")
     for text in (shown, (tmp_path / "t.md").read_text(), (tmp_path / "page.html").read_text()):
         assert f"95MD({unit})↓" in text or f"95MD({unit})\\u2193" in text
-        assert f"surface Dice at a tolerance of 2 {unit}" in text
+        assert f"surface Dice at a tolerance of {said}" in text

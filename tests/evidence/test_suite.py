@@ -291,7 +291,7 @@ def test_more_pixels_than_float32_counts(set_threads: Callable[[int], None], upd
     uniform_updates(suite, updates, pixels)
     assert (suite.top_pixels.sum(), suite.top_hit.sum()) == (total, total // 4 * 3)
     assert (suite.cells_pixels.sum(), suite.cells_hit.sum()) == (total, total // 4 * 3)
-    assert suite.support.tolist() == [[total // 4, total // 4 * 3]]
+    assert suite.support.tolist() == [[[total // 4, total // 4 * 3]]]
     assert suite.compute_curves()["all"]["pixels"].tolist() == [0, 0, 0, 0, 0, 0, 0, total, 0, 0]
     assert_uniform(suite.compute()["all"], total)
 

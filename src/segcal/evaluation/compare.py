@@ -19,12 +19,11 @@ import torch
 from segcal.calibrators import Calibrator, load
 from segcal.cases import as_collection
 from segcal.engines.run import write_result
-from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.measure import Evaluation
 from segcal.evaluation.methods import UNCALIBRATED, heads_of, stream_for
 from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.evaluation.results import Results
-from segcal.evaluation.run import identity_of, measure_all, measure_folder, with_limits
+from segcal.evaluation.run import identity_of, measure_all, measure_folder
 from segcal.files import staged_folder, write_json
 from segcal.regions import RegionFunction, chosen_regions
 from segcal.types import Case, InputError, public
@@ -37,6 +36,7 @@ PAPER = ("ts", "ibts", "lts", "isotonic", "vector", "ets", "dirichlet")
 """The methods of the paper's tables."""
 
 _TAKEN = ("floor", "portraits", "channels")  # folders beside those of the calibrators
+_COSTS = ("parameters", "seconds", "memory", "keeps_labels", "changed", "accuracy", "miou")
 _PROCESS, _RESET_PEAK = Path("/proc/self"), "5"
 _FAILURES = (InputError, ArithmeticError, MemoryError, RuntimeError, np.linalg.LinAlgError)
 """Failures of one method that data, numerics or the machine can cause; programming errors are not caught."""
@@ -98,32 +98,21 @@ class Comparison:
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows of `to_frame` in plain values, None for what is not known."""
-        rows = [self._row(name, fit) for name, fit in self.fits.items()]
-        return [
-            {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in row.items()}
-            for row in rows
-        ]
-
-    def _row(self, name: str, fit: Fit) -> dict[str, Any]:
-        costs = ("parameters", "seconds", "memory", "keeps_labels", "changed", "accuracy", "miou")
-        row = {"method": name, **dict.fromkeys(costs), "failure": fit.failure}
-        if fit.calibrator is not None:
-            row |= {
-                "parameters": fit.calibrator.learned,
-                "seconds": fit.calibrator.fit_report_.seconds,
-                "memory": fit.memory,
-                "keeps_labels": fit.calibrator.preserves_labels,
-                "changed": self.changed[name],
-                "accuracy": self._gain(name, "accuracy"),
-                "miou": self._gain(name, "miou"),
-            }
-        return row
-
-    def _gain(self, name: str, metric: str) -> float:
-        """Return the gain of the mean over images above that of the uncalibrated scores."""
         frame = self.results.frame
-        means = frame[(frame.region == "all") & (frame.metric == metric)].groupby("method").value.mean()
-        return float(means[name] - means[UNCALIBRATED])
+        means = frame[frame.region == "all"].groupby(["metric", "method"]).value.mean()
+        rows = []
+        for name, fit in self.fits.items():
+            row: dict[str, Any] = {"method": name, **dict.fromkeys(_COSTS), "failure": fit.failure}
+            if (fitted := fit.calibrator) is not None:
+                found = (fitted.learned, fitted.fit_report_.seconds, fit.memory, fitted.preserves_labels)
+                gains = (float(means[metric, name] - means[metric, UNCALIBRATED]) for metric in ("accuracy", "miou"))
+                values = (*found, self.changed[name], *gains)
+                row |= {
+                    cost: None if isinstance(value, float) and np.isnan(value) else value
+                    for cost, value in zip(_COSTS, values, strict=True)
+                }
+            rows.append(row)
+        return rows
 
 
 @public
@@ -166,7 +155,7 @@ def compare(
         )
         for name, calibrator in calibrators.items()
     }
-    return comparison_of(fits, measure_all(tested, compared(fits), chosen, chosen_regions(regions)), tested)
+    return Comparison(measure_all(tested, compared(fits), chosen, chosen_regions(regions)), fits)
 
 
 def compare_folder(
@@ -196,8 +185,8 @@ def compare_folder(
     fits = {name: _kept_fit(run, name, calibrators[name], fit[name]) for name in calibrators}
     for calibrator in (done.calibrator for done in fits.values() if done.calibrator is not None):
         calibrator.to(device)
-    builder = measure_folder(replace(plain, calibrators=compared(fits)), folder, run)
-    return None if builder is None else comparison_of(fits, builder, folder)
+    results = measure_folder(replace(plain, calibrators=compared(fits)), folder, run)
+    return None if results is None else Comparison(results, fits)
 
 
 def measured_fit(calibrator: Calibrator, fit: Callable[[], object]) -> Fit:
@@ -218,11 +207,6 @@ def compared(fits: Mapping[str, Fit]) -> dict[str, Calibrator | None]:
         failures = [str(fit.failure) for fit in fits.values()]
         raise InputError(f"none of {len(fits)} methods could be fitted; {next(iter(fits))} says: {failures[0]}")
     return {UNCALIBRATED: None, **calibrators}
-
-
-def comparison_of(fits: Mapping[str, Fit], builder: ResultsBuilder, cases: Iterable[Case]) -> Comparison:
-    """Return the comparison of what was measured on the cases."""
-    return Comparison(with_limits(builder.results(), cases, builder.evaluation.protocol), fits)
 
 
 def known_settings(calibrator: Calibrator, settings: Mapping[str, Any]) -> dict[str, Any]:

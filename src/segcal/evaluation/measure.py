@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from safetensors.numpy import load, save
 from torch import Tensor
 
@@ -31,8 +31,8 @@ from segcal.evaluation.methods import (
     stream_for,
 )
 from segcal.evaluation.protocol import Protocol, majority_class
-from segcal.evidence import Evidence, Pixels, PixelStore, describe, read
-from segcal.evidence.statistic import OccupiedCells, count_class_cells, empty_cells, join_cells, take_cells
+from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
+from segcal.evidence.statistic import OccupiedCells, count_class_cells, empty_cells, take_cells
 from segcal.functional import counting
 from segcal.functional.arrays import to_tensor
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
@@ -82,8 +82,8 @@ class MethodEvidence:
     rows: Rows
     vectors: Array
     inside: int
-    moved: int = 0
-    cells: Sequence[OccupiedCells] = ()
+    moved: int
+    cells: Sequence[OccupiedCells]
 
 
 @dataclass(frozen=True)
@@ -106,17 +106,13 @@ class CaseEvidence:
     unit: str
     methods: Mapping[Key, MethodEvidence]
 
-    def without_cells(self) -> CaseEvidence:
-        """Return it without fine histograms, which take far more memory than the rest."""
-        return replace(self, methods={key: replace(own, cells=()) for key, own in self.methods.items()})
-
     def to_bytes(self) -> bytes:
         """Return the content of a safetensors file."""
         arrays, methods = dict[str, Array](), list[Any]()
         for k, (key, own) in enumerate(self.methods.items()):
             arrays[f"{k}.vectors"] = np.ascontiguousarray(own.vectors)  # `save` needs it
             for j, cells in enumerate(own.cells):
-                arrays |= {f"{k}.{j}.{part}": _narrow(values) for part, values in cells._asdict().items()}
+                arrays |= {f"{k}.{j}.{part}": values for part, values in cells._asdict().items()}
             methods.append([key, own.rows, own.inside, own.moved, len(own.cells)])
         return save(arrays, {"about": json.dumps({**vars(self), "methods": methods})})
 
@@ -131,22 +127,6 @@ class CaseEvidence:
             cells = [OccupiedCells(*own) for own in fields]
             methods[Key(*key)] = MethodEvidence(rows, arrays[f"{k}.vectors"], inside, moved, cells)
         return cls(**{**about, "methods": methods})
-
-
-def _narrow(values: Array) -> Array:
-    """Return whole numbers in 32 bits if they fit; most of a file are positions and counts of cells."""
-    fits = values.dtype == np.int64 and values.max(initial=0) < 1 << 31 and values.min(initial=0) >= 0
-    return values.astype(np.int32) if fits else values
-
-
-class Described(NamedTuple):
-    """The pixels of a case with one method, and what else is read from its probabilities."""
-
-    pixels: Pixels
-    redrawn: Pixels | None  # with drawn labels, for the floor
-    class_probs: Tensor | None  # of every class `[L, N]`, in the form `marginal`
-    mass: Tensor  # sum of the probabilities of each class
-    probs: Tensor | None  # Float32 `[L, *S]`, for the metrics of a user
 
 
 @dataclass(frozen=True)
@@ -184,17 +164,15 @@ class Evaluation:
         metrics: Mapping[str, MetricFunction] | None = None,
     ) -> Evaluation:
         """Return an evaluation of all regions by default, and of patches whose side suits the first case."""
-        chosen = chosen_regions(None) if regions is None else regions
-        majority, own = _unnamed_background(first, protocol), metrics or {}
-        if protocol.patch_size is not None:
-            return cls(calibrators, protocol, chosen, majority=majority, metrics=own)
-        size = local_patch_size([first.logits.shape[1:]])
+        size = local_patch_size([first.logits.shape[1:]]) if protocol.patch_size is None else protocol.patch_size
         note = (
             f"Local patches have a side of {size} pixels, since the paper's {PATCH_SIZE} would cover more than a "
             f"quarter of '{first.name}'; set patch_size to choose another"
         )
-        notes = [note] if size != PATCH_SIZE and protocol.patches else []
-        return cls(calibrators, replace(protocol, patch_size=size), chosen, notes, majority, own)
+        chosen = chosen_regions(None) if regions is None else regions
+        notes = [note] if protocol.patch_size is None and size != PATCH_SIZE and protocol.patches else []
+        majority = _unnamed_background(first, protocol)
+        return cls(calibrators, replace(protocol, patch_size=size), chosen, notes, majority, metrics or {})
 
     @cached_property
     def heads(self) -> list[ExclusiveHead]:
@@ -208,49 +186,13 @@ class Evaluation:
 
     def measure(self, case: Case) -> CaseEvidence:
         """Return the evidence of every method on a case: with its labels and, for the floor, with drawn labels."""
-        methods = dict[Key, MethodEvidence]()
+        methods, facts = dict[Key, MethodEvidence](), []
         for head in self.heads:
             stream = stream_for(head.protocol, head.case(case), self.calibrators.values())
-            methods |= self._measured(head, case, stream[0])
-            if head.channel == 0:
-                about = stream
-        facts = about.facts[0]
-        return CaseEvidence(
-            case.name, case.group or "", facts.fingerprint, facts.doubt or "", distance_unit(case), methods
-        )
-
-    def _measured(self, head: ExclusiveHead, case: Case, view: StreamedCase) -> dict[Key, MethodEvidence]:
-        """Return the evidence of every method on one channel of a case."""
-        found, plain = dict[Key, MethodEvidence](), None
-        indices = self._indices(view, head.protocol)
-        counter, surfaces, measured = _Counter(self, head, case.name, indices), [], None
-        for name, whole in self.calibrators.items():
-            method = head.method(whole, case)
-            seen = _described(view, method, indices.labels, head.protocol, whole=bool(self.metrics))
-            predicted = seen.pixels.predicted
-            plain = predicted if method is None else plain
-            moved = 0
-            if plain is not None and method is not None and not getattr(method, "preserves_labels", False):
-                moved = int(torch.ne(predicted, plain)[indices.regions["all"]].sum())
-            if head.protocol.surfaces and (measured is None or not torch.equal(predicted, measured)):
-                prediction = predicted.numpy().reshape(indices.labels.shape)
-                surfaces = list(_surfaces(view.case, indices.labels.numpy(), head, prediction))
-                measured = predicted  # most methods change no label
-            key = Key(name, channel=head.channel)
-            found[key] = counter.evidence(seen.pixels, seen, surfaces, moved)
-            if seen.redrawn is not None:
-                found[key._replace(redrawn=True)] = counter.evidence(seen.redrawn, seen)
-            del seen, predicted  # a volume's pixels take hundreds of megabytes, and the next method needs as much
-        return found
-
-    def _indices(self, view: StreamedCase, protocol: Protocol) -> RegionIndices:
-        """Return where the regions and patches are; there are patches only if a region summarises them."""
-        labelled, regions = protocol.labelled(view), self.regions.values()
-        local = any(region.mask is None for region in regions)
-        sizes = (protocol.patch_side, *protocol.patch_sizes) if local else ()
-        boxes = {size: protocol.boxes(labelled, size) for size in sizes}
-        least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
-        return RegionIndices.of(labelled, regions, boxes, least, self.majority)
+            methods |= _HeadCase(self, head, case, stream[0]).measured()
+            facts += stream.facts
+        about = case.name, case.group or "", facts[0].fingerprint, facts[0].doubt or "", distance_unit(case)
+        return CaseEvidence(*about, methods)
 
 
 def _unnamed_background(case: Case, protocol: Protocol) -> int | None:
@@ -262,114 +204,156 @@ def _unnamed_background(case: Case, protocol: Protocol) -> int | None:
     return majority_class(np.bincount(labels[known].astype(np.int64), minlength=protocol.num_classes))
 
 
-def _described(
-    case: StreamedCase, method: Method, labels: Tensor, protocol: Protocol, *, whole: bool = False
-) -> Described:
-    """Describe the pixels of a case, where the calibrator is, and keep them on the CPU.
+class _Described(NamedTuple):
+    """The pixels of a case with one method: with its labels and, for the floor, with drawn ones."""
 
-    The `whole` probabilities are kept only for the metrics of a user, which may look at any pixels together.
-    """
-    kept = torch.empty((protocol.num_classes, *labels.shape)) if whole else None
-    described, redrawn, probs = PixelStore(labels.numel()), PixelStore(labels.numel()), []
-    mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
-    random = generator_of(protocol.seed, case.name)
-    for rows, slab, _ in calibrated_slabs(case, method):
-        logits, truth = slab[0], labels[rows].to(slab.device)
-        pixels = describe(logits, truth)
-        described.add(pixels)
-        mass += class_mass(logits, truth, pixels.confidence).cpu()
-        if protocol.floor:
-            redrawn.add(describe(logits, draw_labels(logits, truth, random)))
-        if kept is not None:
-            kept[:, rows] = probabilities(slab.double())[0].cpu().float()
-        if protocol.form == "marginal":
-            probs.append(probabilities(slab.double())[0].flatten(1).cpu())
-    class_probs = torch.cat(probs, dim=1) if probs else None
-    return Described(described.pixels(), redrawn.pixels() if protocol.floor else None, class_probs, mass, kept)
+    pixels: Sequence[Pixels]
+    mass: Float[Tensor, " L"]  # sum of the probabilities of each class
+    probs: Float[Tensor, "L *S"] | None  # of every class, where the form or a metric of a user needs them
 
 
-class _Counter:
-    """Counts the pixels of one case into its regions, patches and cells."""
+@dataclass(frozen=True)
+class _HeadCase:
+    """A case as one head sees it, whose pixels are counted into its regions, patches and cells."""
 
-    def __init__(self, evaluation: Evaluation, head: ExclusiveHead, case: str, indices: RegionIndices) -> None:
-        self.evaluation, self.protocol, self.case, self.indices = evaluation, head.protocol, case, indices
-        self._table = empty_cells(head.protocol.num_classes)  # used again for every region and method
+    evaluation: Evaluation
+    head: ExclusiveHead
+    case: Case
+    view: StreamedCase
 
-    def evidence(
-        self, pixels: Pixels, seen: Described, surfaces: Iterable[Sequence[Any]] = (), moved: int = 0
-    ) -> MethodEvidence:
-        """Return the evidence of one method."""
-        protocol, regions = self.protocol, self.indices.regions
-        edges = None
+    @property
+    def protocol(self) -> Protocol:
+        return self.head.protocol
+
+    @cached_property
+    def indices(self) -> RegionIndices:
+        """Positions of the regions and patches; there are patches only if a region summarises them."""
+        protocol, regions = self.protocol, self.evaluation.regions.values()
+        labelled, local = protocol.labelled(self.view), any(region.mask is None for region in regions)
+        sizes = (*protocol.patch_sizes, protocol.patch_side) if local else ()
+        boxes = {size: protocol.boxes(labelled, size) for size in sizes}
+        least = 0.0 if protocol.patch_rule == "paper" else LEAST_SHARE
+        return RegionIndices.of(labelled, regions, boxes, least, self.evaluation.majority)
+
+    @cached_property
+    def cells(self) -> Histogram:
+        """Fine histograms of the regions, used again for every method."""
+        return empty_cells(len(self.indices.regions), self.protocol.num_classes)
+
+    def measured(self) -> dict[Key, MethodEvidence]:
+        """Return the evidence of every method."""
+        found, indices = dict[Key, MethodEvidence](), self.indices
+        plain, surfaces, segmented = None, list[Sequence[Any]](), None
+        for name, whole in self.evaluation.calibrators.items():
+            method = self.head.method(whole, self.case)
+            seen = self._described(method)
+            predicted, moved = seen.pixels[0].predicted, 0
+            plain = predicted if method is None else plain
+            if plain is not None and method is not None and not getattr(method, "preserves_labels", False):
+                moved = int(torch.ne(predicted, plain)[indices.regions["all"]].sum())
+            if self.protocol.surfaces and (segmented is None or not torch.equal(predicted, segmented)):
+                surfaces, segmented = list(self._surfaces(predicted)), predicted  # most methods change no label
+            for redrawn, pixels in enumerate(seen.pixels):
+                rows, vectors, cells = self._counted(pixels, seen)
+                if not redrawn:
+                    rows["surface_frame"] = surfaces
+                own = MethodEvidence(rows, vectors, len(indices.regions["all"]), 0 if redrawn else moved, cells)
+                found[Key(name, bool(redrawn), self.head.channel)] = own
+            del seen, predicted, pixels  # of a volume hundreds of megabytes, and the next method needs as much
+        return found
+
+    def _described(self, method: Method) -> _Described:
+        """Describe the pixels, where the calibrator is, and keep them on the CPU."""
+        protocol, labels, probs = self.protocol, self.indices.labels, None
+        if protocol.form == "marginal" or self.evaluation.metrics:
+            precision = torch.float64 if protocol.form == "marginal" else torch.float32
+            probs = torch.empty((protocol.num_classes, *labels.shape), dtype=precision)
+        stores = [PixelStore(labels.numel()) for _ in range(1 + protocol.floor)]
+        mass = torch.zeros(protocol.num_classes, dtype=torch.float64)
+        random = generator_of(protocol.seed, self.case.name)
+        for rows, slab, _ in calibrated_slabs(self.view, method):
+            logits, truth = slab[0], labels[rows].to(slab.device)
+            pixels = describe(logits, truth)
+            stores[0].add(pixels)
+            mass += class_mass(logits, truth, pixels.confidence).cpu()
+            for floor in stores[1:]:
+                floor.add(describe(logits, draw_labels(logits, truth, random)))
+            if probs is not None:
+                probs[:, rows] = probabilities(slab.double())[0].cpu().to(probs.dtype)
+        return _Described([store.pixels() for store in stores], mass, probs)
+
+    def _counted(
+        self, pixels: Pixels, seen: _Described
+    ) -> tuple[dict[str, list[Sequence[Any]]], Array, list[OccupiedCells]]:
+        """Return rows, vectors and cells of pixels with their labels or drawn ones."""
+        protocol, indices = self.protocol, self.indices
+        classes, edges = protocol.num_classes, None
+        class_probs = seen.probs.flatten(1) if seen.probs is not None and protocol.form == "marginal" else None
         if protocol.ace_edges == "image":
-            edges = counting.percentile_edges(pixels.confidence, positions(self.indices.labels >= 0), protocol.bins)
+            edges = counting.percentile_edges(pixels.confidence, positions(indices.labels >= 0), protocol.bins)
         counted = Evidence.of(
             pixels,
-            self.indices.every,
-            num_classes=protocol.num_classes,
+            indices.every,
+            num_classes=classes,
             bins=protocol.bins,
-            class_probs=seen.class_probs,
+            class_probs=class_probs,
             mass_edges=edges,
         )
         # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and dropped
-        support = np.bincount(pixels.labels.numpy() + 1, minlength=protocol.num_classes + 1)[1:].tolist()
+        support = np.bincount(pixels.labels.numpy() + 1, minlength=classes + 1)[1:].tolist()
         rows = defaultdict[str, list[Sequence[Any]]](list)
         for table, *row in self._metric_rows(counted, pixels.labels, seen.probs):
             rows[table].append(row)
         rows["volume_frame"] = list(zip(protocol.names, seen.mass.tolist(), support, strict=True))
-        rows["surface_frame"] = list(surfaces)
-        own = counted[: len(regions)]
-        predicted = own.top.pixels.sum(dim=-1)
-        kinds = [None] if seen.class_probs is None else [None, seen.class_probs]
-        cells = [self._cells(pixels, predicted, probs) for probs in kinds]
-        return MethodEvidence(rows, own.to_vectors().numpy(), len(regions["all"]), moved, cells)
+        own = counted[: len(indices.regions)]
+        held = own.top.pixels.sum(dim=-1).flatten().nonzero().flatten().tolist()
+        cells = [self._cells(pixels, held)]
+        if class_probs is not None:
+            cells.append(self._cells(pixels, range(classes * len(indices.regions)), class_probs))
+        return rows, own.to_vectors().numpy(), cells
+
+    def _cells(self, pixels: Pixels, held: Sequence[int], class_probs: Tensor | None = None) -> OccupiedCells:
+        """Return the occupied cells of the confidence, or of the probability of every class.
+
+        `held` are the rows of the regions and classes that hold pixels, among all of them laid flat.
+        """
+        for k, index in enumerate(self.indices.regions.values()):
+            if class_probs is None:
+                counting.count_cells(index, *pixels[:3], *self.cells.of(k))
+            else:
+                count_class_cells(class_probs, pixels.labels, index, self.cells.of(k))
+        return take_cells(self.cells, held)
 
     def _metric_rows(
         self, counted: Evidence, labels: Int64[Tensor, " N"], probs: Tensor | None
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the name of a table and a row of it, metric by metric."""
         found = read(counted, form=self.protocol.form)
-        pixels, shown = found["pixels"].tolist(), self.evaluation.masked
+        pixels, shown, indices = found["pixels"].tolist(), self.evaluation.masked, self.indices
         for metric in METRICS:
             measured = list(zip(found[metric].tolist(), pixels, strict=True))
             yield from (("frame", region, metric, *own) for region, own in zip(shown, measured, strict=False))
-            boxes = self.indices.boxes.get(self.protocol.patch_side)
-            if not boxes:
-                continue
-            at, summarised = len(self.indices.regions), dict[int, list[tuple[str, str, float, int]]]()
-            for k, (box, own) in enumerate(zip(boxes, measured[at:], strict=False)):
-                yield "patch_frame", k, " ".join(str(side.start) for side in box), metric, *own
-            for size, patches in self.indices.patches.items():
-                summarised[size] = list(self._summarised(metric, measured[at : at + len(patches)]))
-                at += len(patches)
-            yield from (("frame", *row) for row in summarised[self.protocol.patch_side])
-            for size in dict.fromkeys(self.protocol.patch_sizes):
-                yield from (("size_frame", size, *row) for row in summarised[size])
-        own_values = [self._own_values(region, probs, labels) for region in shown]
-        for metric in self.evaluation.metrics:
-            for region, values, count in zip(shown, own_values, pixels, strict=False):
-                yield "frame", region, metric, values[metric], count
-
-    def _summarised(self, metric: str, patches: Sequence[tuple[float, int]]) -> Iterator[tuple[str, str, float, int]]:
-        """Yield Local-Avg and Local-Max of one image: the mean patch and the worst, among those that hold pixels."""
-        held = [(value, size) for value, size in patches if size]
-        found: dict[str, tuple[float, int]] = dict.fromkeys(("local-avg", "local-max"), (np.nan, 0))
-        if held:
-            worst = min if metric in HIGHER_IS_BETTER else max
-            mean = float(np.mean([value for value, _ in held]))
-            found = {"local-avg": (mean, sum(size for _, size in held)), "local-max": worst(held)}
-        yield from ((name, metric, *found[name]) for name in found if name in self.evaluation.regions)
-
-    def _own_values(self, region: str, probs: Tensor | None, labels: Int64[Tensor, " N"]) -> dict[str, float]:
-        """Return the metrics of a user in a region; NaN where it has no pixels."""
-        found, index = dict.fromkeys(self.evaluation.metrics, math.nan), self.indices.regions[region]
-        for metric, function in self.evaluation.metrics.items():
-            if probs is None or not len(index):
-                continue
-            inside = torch.full_like(labels, IGNORED)  # made for each call, so that a function may change it
-            inside[index] = labels[index]
-            found[metric] = self._own_value(metric, function(probs, inside.reshape(probs.shape[1:])), region)
-        return found
+            at = len(indices.regions)
+            for size, boxes in indices.boxes.items():
+                own, at = measured[at : at + len(boxes)], at + len(boxes)
+                summary = [(name, metric, *value) for name, value in _summarised(metric, own) if boxes]
+                summary = [row for row in summary if row[0] in self.evaluation.regions]
+                if size in self.protocol.patch_sizes:
+                    yield from (("size_frame", size, *row) for row in summary)
+                if size == self.protocol.patch_side:
+                    for k, (box, value) in enumerate(zip(boxes, own, strict=True)):
+                        yield "patch_frame", k, " ".join(str(side.start) for side in box), metric, *value
+                    yield from (("frame", *row) for row in summary)
+        whole, own_metrics, own_rows = None if probs is None else probs.float(), self.evaluation.metrics, []
+        for region, count in zip(shown, pixels, strict=False):
+            for metric, function in own_metrics.items():
+                result = math.nan
+                if whole is not None and count:
+                    inside = torch.full_like(labels, IGNORED)  # made for each call, so that a function may change it
+                    inside[indices.regions[region]] = labels[indices.regions[region]]
+                    result = self._own_value(metric, function(whole, inside.reshape(whole.shape[1:])), region)
+                own_rows.append(("frame", region, metric, result, count))
+        yield from sorted(own_rows, key=lambda row: list(own_metrics).index(row[2]))
 
     def _own_value(self, metric: str, returned: Any, region: str) -> float:
         """Return what a metric of a user returned as a number."""
@@ -380,38 +364,36 @@ class _Counter:
         if not math.isfinite(value):
             got = returned if isinstance(returned, float) else type(returned).__name__
             raise InputError(
-                f"metric '{metric}' must return a finite number, got {got} for case '{self.case}' in region "
+                f"metric '{metric}' must return a finite number, got {got} for case '{self.case.name}' in region "
                 f"'{region}'; return a number of your choice where it is not defined"
             )
         return value
 
-    def _cells(self, pixels: Pixels, predicted: Int64[Tensor, "M L"], class_probs: Tensor | None) -> OccupiedCells:
-        """Return the occupied cells of every region: of the confidence, or of the probability of every class."""
-        found = []
-        for index, own in zip(self.indices.regions.values(), predicted, strict=True):
-            if class_probs is None:
-                counting.count_cells(index, *pixels[:3], *self._table)
-                found.append(take_cells(self._table, own.nonzero().flatten().tolist()))
-            else:
-                count_class_cells(class_probs, pixels.labels, index, self._table)
-                found.append(take_cells(self._table, range(len(own))))
-        return join_cells(found, self.protocol.num_classes)
+    def _surfaces(self, predicted: Int64[Tensor, " N"]) -> Iterator[tuple[str, str, float]]:
+        """Yield name, metric and value of each structure of the prediction or the truth."""
+        truth, protocol = self.indices.labels.numpy(), self.protocol
+        known = truth >= 0
+        found = segmentation_quality(
+            predicted.numpy().reshape(truth.shape),
+            truth,
+            self.head.structures,
+            spacing=self.case.spacing,
+            tolerance=protocol.surface_tolerance,
+            inside=None if known.all() else known,
+        )
+        for entry in found.labels:
+            for metric, attribute in _QUALITY.items():
+                yield protocol.names[entry.label], metric, float(getattr(entry, attribute))
 
 
-def _surfaces(case: Case, truth: Array, head: ExclusiveHead, prediction: Array) -> Iterator[tuple[str, str, float]]:
-    """Yield name, metric and value of each structure of the prediction or the truth `[*S]`."""
-    known, protocol = truth >= 0, head.protocol
-    found = segmentation_quality(
-        prediction,
-        truth,
-        head.structures,
-        spacing=case.spacing,
-        tolerance=protocol.surface_tolerance,
-        inside=None if known.all() else known,
-    )
-    for entry in found.labels:
-        for metric, attribute in _QUALITY.items():
-            yield protocol.names[entry.label], metric, float(getattr(entry, attribute))
+def _summarised(metric: str, patches: Sequence[tuple[float, int]]) -> Iterator[tuple[str, tuple[float, int]]]:
+    """Yield Local-Avg and Local-Max of one image: the mean patch and the worst, among those that hold pixels."""
+    held = [(value, size) for value, size in patches if size]
+    if not held:
+        yield from (("local-avg", (math.nan, 0)), ("local-max", (math.nan, 0)))
+        return
+    yield "local-avg", (float(np.mean([value for value, _ in held])), sum(size for _, size in held))
+    yield "local-max", (min if metric in HIGHER_IS_BETTER else max)(held)
 
 
 def distance_unit(case: Case) -> str:

@@ -147,14 +147,10 @@ class Protocol:
             check_whole("each of patch_sizes", side, 1, _LARGEST_SIDE)
         if not self.surface_tolerance >= 0:
             raise InputError(f"surface_tolerance must be 0 or more, got {self.surface_tolerance}")
-        for name, value, known in (
-            ("form", self.form, get_args(Form)),
-            ("ace_edges", self.ace_edges, get_args(AceEdges)),
-            ("interval", self.interval, get_args(IntervalKind)),
-            ("patch_rule", self.patch_rule, get_args(PatchRule)),
-        ):
-            if value not in known:
-                raise InputError(f"{name} must be one of {', '.join(known)}, got '{value}'")
+        kinds = {"form": Form, "ace_edges": AceEdges, "interval": IntervalKind, "patch_rule": PatchRule}
+        for name, kind in kinds.items():
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise InputError(f"{name} must be one of {', '.join(get_args(kind))}, got '{value}'")
         if self.form == "marginal" and self.ace_edges == "image":
             raise InputError(
                 "ace_edges='image' are edges of top confidences, and form='marginal' bins each class by its own "

@@ -39,6 +39,11 @@ class ScoreDifference(NamedTuple):
     high: float
 
     @property
+    def is_higher(self) -> bool:
+        """Return whether the metric is higher by more than noise."""
+        return self.value > 0 and not self.is_noise
+
+    @property
     def is_noise(self) -> bool:
         """Return whether the interval holds 0; without an interval (one image) any difference may be noise."""
         return bool(np.isnan(self.low) or self.low <= 0 <= self.high)
@@ -79,14 +84,15 @@ def recommend(results: Results) -> Recommendation:
     better = [
         method
         for method, gain in gains.items()
-        if gain.value < -worth and not gain.is_noise and not _is_higher(difference(results, method, baseline, "brier"))
+        if gain.value < -worth and not gain.is_noise and not difference(results, method, baseline, "brier").is_higher
     ]
     if not better:
         return Recommendation(baseline, baseline, _why_none(baseline, gains))
     best = min(better, key=lambda method: gains[method].value)
     close = [method for method in better if method == best or difference(results, method, best, "nll").is_noise]
     fits = results.settings.get("fits", {})
-    method = min(close, key=lambda name: (_changes_labels(fits, name), fits.get(name, {}).get("learned", np.inf)))
+    own = {name: fits.get(name, {}) for name in close}
+    method = min(close, key=lambda k: (not own[k].get("preserves_labels", True), own[k].get("learned", np.inf)))
     rivals = [name for name in close if name != method]
     title = method_titles(results.methods).get(method)
     spelled = f"{method} ({title})" if title else method
@@ -118,14 +124,6 @@ def difference(
     mean = partial(weighted_ratio, totals=columns[0], counts=columns[1])
     low, high = drawing.intervals(mean)
     return ScoreDifference(float(mean(np.ones((1, len(gaps))))[0, 0]), float(low[0]), float(high[0]))
-
-
-def _is_higher(gap: ScoreDifference) -> bool:
-    return gap.value > 0 and not gap.is_noise
-
-
-def _changes_labels(fits: Any, name: str) -> bool:
-    return not fits.get(name, {}).get("preserves_labels", True)
 
 
 def _mean(results: Results, method: str, metric: str, region: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,6 +47,7 @@ _WHERE_MEASURED = ("size_frame", "surface_frame", "limits_frame")
 _FLOOR = "floor"
 _CHANNELS = "channels"
 _SUFFIXES = (".csv", ".parquet", ".json", ".tex", ".md")
+_PAPER = (*CALIBRATION, *QUALITY)
 _MAIN_METRICS = ("ece", "nll", "brier", "accuracy", "miou")
 
 
@@ -110,10 +112,6 @@ class Results:
     def regions(self) -> tuple[str, ...]:
         """Names of the regions, in the order of tables."""
         return tuple(in_table_order([str(region) for region in dict.fromkeys(self.frame["region"])]))
-
-    @property
-    def _own_metrics(self) -> list[str]:
-        return [metric for metric in dict.fromkeys(self.frame["metric"].map(str)) if metric not in CATALOGUE]
 
     def to_frame(self) -> pd.DataFrame:
         """Return the columns `case method region metric value pixels`, one row per case, method, region and metric."""
@@ -302,8 +300,6 @@ class Results:
         the classes and, if they were measured, the segmentation (`mean_surfaces`) and what limits calibration.
         """
         suffix = check_suffix(path)
-        if suffix == ".parquet":
-            _need_pyarrow()
         table = self.table(reference, test=test, average=average, floor=floor) if suffix in (".tex", ".md") else None
         with signed_file(path) as staging:
             if suffix == ".csv":
@@ -379,15 +375,13 @@ class Results:
 
     def _samples(self) -> dict[tuple[str, str, str], Array]:
         """Return the values that each mean(std) of the paper's table is taken over."""
-        columns = [(metric, region) for metric in CALIBRATION for region in self.regions]
-        columns += [(metric, region) for metric in QUALITY for region in (self.regions if metric == "nll" else ["all"])]
-        columns += [(metric, region) for metric in self._own_metrics for region in self.regions]
-        groups = averaged_rows(self.frame, self.patch_frame).groupby(["method", "metric", "region"], sort=False)[
-            "value"
-        ]
-        found = {key: values.to_numpy(np.float64) for key, values in groups}
-        keys = ((method, *column) for method in self.methods for column in columns)
-        return {key: found[key] for key in keys if key in found}
+        rows, keys = averaged_rows(self.frame, self.patch_frame), ["method", "metric", "region"]
+        found = {key: values.to_numpy(np.float64) for key, values in rows.groupby(keys, sort=False)["value"]}
+        own = [metric for metric in dict.fromkeys(self.frame["metric"].map(str)) if metric not in CATALOGUE]
+        everywhere = {*CALIBRATION, "nll", *own}
+        metrics = [(metric, self.regions if metric in everywhere else ("all",)) for metric in (*_PAPER, *own)]
+        ordered = product(self.methods, ((metric, region) for metric, regions in metrics for region in regions))
+        return {key: found[key] for method, column in ordered if (key := (method, *column)) in found}
 
     def _pooled_values(self) -> dict[tuple[str, str, str], tuple[float, float, float]]:
         rows = self.pooled_frame.itertuples()
@@ -399,9 +393,6 @@ def check_suffix(path: str | Path) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         raise InputError(f"the name of the file must end in one of {', '.join(_SUFFIXES)}, got '{path}'")
-    return suffix
-
-
-def _need_pyarrow() -> None:
-    if importlib.util.find_spec("pyarrow") is None:
+    if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InputError("Parquet files need pyarrow, which is not installed; pip install segcal[parquet]")
+    return suffix

@@ -32,7 +32,7 @@ from segcal.functional.checks import (
 )
 from segcal.functional.probability import probabilities, two_class_logits
 from segcal.functional.soft import SoftPixels, describe_hard, describe_soft
-from segcal.types import Activation, Array, IgnoreIndex, InputError, public
+from segcal.types import MOST_BINS, Activation, Array, IgnoreIndex, InputError, check_whole, public
 
 Values: TypeAlias = Array | Tensor
 
@@ -135,7 +135,11 @@ def reliability_curve(
         >>> confidence, accuracy, pixels  # all three pixels have confidence 1/2; the first class wins ties
         (array([0.5, nan]), array([0.66666667,        nan]), array([3, 0]))
     """
-    tables = [_counted(pool.pixels(), pool.num_classes, _edges(bins)).top for pool in _pools(logits, labels, **options)]
+    check_whole("bins", bins, 1, MOST_BINS)
+    edges = equal_edges(bins)
+    tables = [
+        _counted(map(_described, parts), classes, edges).top for classes, parts in _heads(logits, labels, options)
+    ]
     found = readings.reliability_curve(Histogram(*(sum(fields) for fields in zip(*tables, strict=True))))
     return ReliabilityCurve(*(found[name].numpy() for name in ReliabilityCurve._fields))
 
@@ -152,12 +156,18 @@ def _measured(
     """Return a metric by its name: the mean over the channels that have pixels, or the one value of a softmax."""
     if form not in get_args(Form):
         raise InputError(f"form must be 'tables', 'equations' or 'marginal', got '{form}'")
-    each = [_evidence(pool, bins, form, adaptive=name == "ace") for pool in _pools(logits, labels, **options)]
+    check_whole("bins", bins, 1, MOST_BINS)
+    heads, exact = _heads(logits, labels, options), name == "ace"
+    each = [_evidence(classes, parts, bins, form, equal_mass=exact) for classes, parts in heads]
     return float(torch.stack([read(evidence, (name,), form)[name] for evidence in each]).nanmean())
 
 
-def _pools(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> list[_Pool]:
-    """Return the pixels of a softmax or of one sigmoid channel, or those of each of several channels."""
+Parts: TypeAlias = Iterator[tuple[Tensor, Tensor]]
+"""Parts of the pixels: logits `[L, n]` and true classes `[n]` or, of soft labels, the shares of raters `[L, n]`."""
+
+
+def _heads(logits: Values, labels: Values, options: ArrayOptions) -> Iterator[tuple[int, Parts]]:
+    """Yield the number of classes and the pixels of a softmax, or those of each sigmoid channel."""
     scores, mask, shape = check_scores(options.get("scores", "logits")), options.get("mask"), tuple(logits.shape)
     class_axis, ignored = options.get("class_axis", 1), options.get("ignore_index")
     if not -len(shape) <= class_axis < len(shape):
@@ -180,29 +190,13 @@ def _pools(logits: Values, labels: Values, **options: Unpack[ArrayOptions]) -> l
             check_same_space(_empty(logits), _empty(values), class_axis=axis, what=what)
     z, y = logits.reshape(outer, classes, inner), labels.reshape(outer, classes if several or soft else 1, inner)
     inside = None if mask is None else mask.reshape(outer, 1, inner)
-    channels = [slice(k, k + 1) for k in range(classes)] if several else [slice(None)]
-    given = [(z[:, own], y[:, own], inside, soft, scores, ignored) for own in channels]
-    return [_Pool(2 if several else max(2, classes), soft, _parts(*own)) for own in given]
-
-
-class _Pool(NamedTuple):
-    """Pixels of arrays, or of one of several sigmoid channels: the logits `[L, n]` and labels of each part, read once.
-
-    Labels are classes `[n]` or, if they are `soft`, the shares of raters `[L, n]`.
-    """
-
-    num_classes: int  # 2 for one-logit heads
-    soft: bool
-    parts: Iterator[tuple[Tensor, Tensor]]
-
-    def pixels(self) -> Iterator[SoftPixels]:
-        """Yield what the metrics need from each pixel."""
-        return (describe_soft(z, truth) if self.soft else describe_hard(z, truth) for z, truth in self.parts)
+    for own in [slice(k, k + 1) for k in range(classes)] if several else [slice(None)]:
+        yield 2 if several else max(2, classes), _parts(z[:, own], y[:, own], inside, soft, scores, ignored)
 
 
 def _parts(
     logits: Values, labels: Values, mask: Values | None, soft: bool, scores: Scores, ignored: IgnoreIndex
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Parts:
     """Yield the pixels to measure of arrays `[outer, L, inner]`, checked part by part.
 
     Images are read one by one or, where the classes are last, many pixels at once; long images in pieces.
@@ -234,15 +228,21 @@ def _classes_first(values: Values) -> Tensor:
     return part.movedim(1, 0).reshape(part.shape[1], -1)
 
 
-def _evidence(pool: _Pool, bins: int, form: Form, *, adaptive: bool) -> Evidence:
-    """Return the evidence of the pixels; if `adaptive`, with exact equal-mass bins, for which all are held at once."""
+def _described(part: tuple[Tensor, Tensor]) -> SoftPixels:
+    logits, truth = part
+    return describe_soft(logits, truth) if truth.ndim == 2 else describe_hard(logits, truth)
+
+
+def _evidence(classes: int, parts: Parts, bins: int, form: Form, *, equal_mass: bool) -> Evidence:
+    """Return the evidence of the pixels; with exact equal-mass bins, for which all are held at once."""
     if form == "marginal":
-        nothing, tables = Evidence.zeros(1, pool.num_classes, bins)[0], _marginal(pool, bins, adaptive=adaptive)
-        return replace(nothing, equal_mass=tables) if adaptive else replace(nothing, static=tables)
-    if not adaptive:
-        return _counted(pool.pixels(), pool.num_classes, _edges(bins))
-    parts = list(pool.pixels())
-    found = _counted(parts, pool.num_classes, _edges(bins, torch.cat([part.confidence.cpu() for part in parts])))
+        nothing, tables = Evidence.zeros(1, classes, bins)[0], _marginal(classes, parts, bins, equal_mass=equal_mass)
+        return replace(nothing, equal_mass=tables) if equal_mass else replace(nothing, static=tables)
+    pixels: Iterable[SoftPixels] = map(_described, parts)
+    if not equal_mass:
+        return _counted(pixels, classes, equal_edges(bins))
+    pixels = list(pixels)
+    found = _counted(pixels, classes, _mass_edges(torch.cat([part.confidence.cpu() for part in pixels]), bins))
     return replace(found, equal_mass=found.top)
 
 
@@ -256,15 +256,13 @@ def _counted(parts: Iterable[SoftPixels], num_classes: int, edges: Tensor) -> Ev
     return total
 
 
-def _marginal(pool: _Pool, bins: int, *, adaptive: bool) -> Histogram:
+def _marginal(classes: int, parts: Parts, bins: int, *, equal_mass: bool) -> Histogram:
     """Return the histogram of the probability of each class against the truth of that class."""
-    parts = [(probabilities(z.double().T).T, truth) for z, truth in pool.parts]
-    hits = [q if pool.soft else one_hot(q, pool.num_classes).T.double() for _, q in parts]
-    tables = []
-    for c in range(pool.num_classes):
-        value, hit = torch.cat([own[c] for own, _ in parts]).cpu(), torch.cat([own[c] for own in hits]).cpu()
-        edges = _edges(bins, value if adaptive else None)
-        tables.append(_histogram(edges, value, torch.zeros_like(value, dtype=torch.int64), hit, 1))
+    held = [(probabilities(z.double().T), (q.T if q.ndim == 2 else one_hot(q, classes)).double()) for z, q in parts]
+    values, hits = (torch.cat(own).cpu().T.contiguous() for own in zip(*held, strict=True))
+    edges = [_mass_edges(value, bins) if equal_mass else equal_edges(bins) for value in values]
+    one = torch.zeros(values.shape[1], dtype=torch.int64)
+    tables = [_histogram(own, value, one, hit, 1) for own, value, hit in zip(edges, values, hits, strict=True)]
     return Histogram(*(torch.cat(fields) for fields in zip(*tables, strict=True)))
 
 
@@ -276,12 +274,7 @@ def _histogram(edges: Tensor, value: Tensor, group: Tensor, hit: Tensor, groups:
     return Histogram(*(part.view(groups, bins) for part in (torch.bincount(key, minlength=groups * bins), *sums)))
 
 
-def _edges(bins: int, values: Tensor | None = None) -> Tensor:
-    """Return the edges of equal bins or, of some values, of equal-mass bins."""
-    if bins < 1:
-        raise InputError(f"bins must be at least 1, got {bins}")
-    if values is None:
-        return equal_edges(bins)
+def _mass_edges(values: Tensor, bins: int) -> Tensor:
     return counting.percentile_edges(values, torch.arange(len(values)), bins)
 
 

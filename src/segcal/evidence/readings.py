@@ -1,6 +1,6 @@
 """Readings of the evidence: every metric of `segcal.functional.catalogue` that is computed from it, by name.
 
-A new metric is one line in the catalogue (name, title, unit, direction), its function, and one line in `READINGS`; it
+A new metric is one line in the catalogue (name, title, unit, direction), its function, and one line in `read`; it
 then appears in the results of every case, patch and region. Calibration errors (appendix "Evaluation Metrics") are read
 from reliability histograms, of any number of regions at once: these have shape `[*G, L, R]`.
 
@@ -24,13 +24,11 @@ score of a network that knows only how frequent each class is, and resolution wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, Num
 from torch import Tensor
 
 from segcal.evidence.statistic import Evidence, Form, Histogram, edge_cells, merge_classes
@@ -81,7 +79,7 @@ def accuracy(h: Histogram) -> Float64[Tensor, "*G"]:
     return h.hit.sum(dim=(-2, -1)) / _pixels(h)
 
 
-def intersection_over_union(h: Histogram, support: Int64[Tensor, "*G L"]) -> Float64[Tensor, "*G L"]:
+def intersection_over_union(h: Histogram, support: Num[Tensor, "*G L"]) -> Float64[Tensor, "*G L"]:
     """Return the IoU of each class; NaN for a class that is neither predicted nor true anywhere."""
     hit = h.hit.sum(dim=-1).double()
     return hit / (h.pixels.sum(dim=-1) + support - hit)
@@ -112,62 +110,24 @@ def class_table(h: Histogram, support: Int64[Tensor, "*G L"]) -> dict[str, Tenso
     }
 
 
-@dataclass(frozen=True)
-class Readable:
-    """The evidence of any number of regions, with the quantities that several metrics share computed once."""
-
-    evidence: Evidence
-    form: Form = "tables"
-
-    @cached_property
-    def merged(self) -> Histogram:
-        """The reliability histogram with all predicted classes merged into one."""
-        return merge_classes(self.evidence.top)
-
-    @property
-    def static(self) -> Histogram:
-        """The histogram that SCE is read from."""
-        return self.evidence.top if self.evidence.static is None else self.evidence.static
-
-    @cached_property
-    def pixels(self) -> Reading:
-        """The number of pixels."""
-        return self.merged.pixels.sum(dim=(-2, -1)).double()
-
-    @cached_property
-    def means(self) -> Float64[Tensor, "*G 3"]:
-        """Mean NLL, Brier score and entropy."""
-        return self.evidence.sums / self.pixels.unsqueeze(-1)
-
-    @cached_property
-    def further(self) -> dict[str, Reading]:
-        """Debiased errors and the decompositions of NLL and Brier score."""
-        return further_readings(self.evidence)
-
-
-def _further(name: str) -> Callable[[Readable], Reading]:
-    return lambda of: of.further[name]
-
-
-READINGS: Mapping[str, Callable[[Readable], Reading]] = {
-    "ece": lambda of: ece(of.merged),
-    "mce": lambda of: mce(of.merged),
-    "sce": lambda of: sce(of.static, of.form),
-    "ace": lambda of: ace(of.evidence.adaptive(of.form), of.form),
-    "accuracy": lambda of: accuracy(of.merged),
-    "miou": lambda of: intersection_over_union(of.evidence.top, of.evidence.support).nanmean(dim=-1),
-    "nll": lambda of: of.means[..., 0],
-    "brier": lambda of: of.means[..., 1],
-    "entropy": lambda of: of.means[..., 2],
-    **{name: _further(name) for name in FURTHER},
-}
-"""Functions that read a metric, by its name."""
-
-
 def read(evidence: Evidence, names: Sequence[str] = METRICS, form: Form = "tables") -> dict[str, Reading]:
     """Return metrics by name, and `pixels`; NaN for a region without pixels."""
-    of = Readable(evidence, form)
-    return {**{name: READINGS[name](of) for name in names}, "pixels": of.pixels.long()}
+    merged = merge_classes(evidence.top)
+    pixels = merged.pixels.sum(dim=(-2, -1))
+    nll, brier, entropy = (evidence.sums / pixels.double().unsqueeze(-1)).unbind(dim=-1)
+    found = {
+        "ece": ece(merged),
+        "mce": mce(merged),
+        "sce": sce(evidence.top if evidence.static is None else evidence.static, form),
+        "accuracy": accuracy(merged),
+        "miou": intersection_over_union(evidence.top, evidence.support).nanmean(dim=-1),
+        **{"nll": nll, "brier": brier, "entropy": entropy},
+    }
+    if "ace" in names:  # needs equal-mass bins, which some evidence has not
+        found["ace"] = ace(evidence.adaptive(form), form)
+    if not {*names} <= {*found}:
+        found |= further_readings(evidence)
+    return {**{name: found[name] for name in names}, "pixels": pixels}
 
 
 def further_readings(evidence: Evidence) -> dict[str, Reading]:

@@ -109,11 +109,10 @@ class Evidence:
         top: Equal bins of the confidence by predicted class.
         support: Pixels by true class.
         sums: Summed NLL, Brier score and entropy.
-        cells: Fine histogram of the confidence by predicted class, from which equal-mass bins are read; None if they
-            are not wanted.
+        cells: Fine histogram from which equal-mass bins are read: of the confidence by predicted class or, in the form
+            `marginal`, of the probability of every class; None if they are not wanted.
         static: Equal bins of the probability of every class against the truth of that class (form `marginal`); None
             in the other forms, which use `top`.
-        static_cells: Fine histogram of the same.
         equal_mass: Equal-mass bins of one set of pixels, exact; a sum of evidence has none and reads them from cells.
     """
 
@@ -122,7 +121,6 @@ class Evidence:
     sums: Float64[Tensor, "*G 3"]
     cells: Histogram | None = None
     static: Histogram | None = None
-    static_cells: Histogram | None = None
     equal_mass: Histogram | None = None
 
     @classmethod
@@ -138,9 +136,8 @@ class Evidence:
             histogram(bins),
             torch.zeros(regions, num_classes, dtype=torch.int64),
             torch.zeros(regions, 3, dtype=torch.float64),
-            histogram(CELLS) if cells and not marginal else None,
+            histogram(CELLS) if cells else None,
             histogram(bins) if marginal else None,
-            histogram(CELLS) if cells and marginal else None,
         )
 
     @classmethod
@@ -179,8 +176,8 @@ class Evidence:
         self, logits: Float[Tensor, "B L *S"], labels: Int64[Tensor, "B *S"], masks: Bool[Tensor, "G B *S"]
     ) -> None:
         """Add the labelled pixels of a batch inside the mask of each region, in place; negative labels are skipped."""
-        edges = equal_edges(self.bins, logits.device)
-        found = counting.measure_batch(logits, labels, masks, edges, *(self.cells or ()))
+        edges, cells = equal_edges(self.bins, logits.device), self.cells if self.static is None else None
+        found = counting.measure_batch(logits, labels, masks, edges, *(cells or ()))
         for mine, theirs in zip((*self.top, self.support, self.sums), found, strict=True):
             mine.add_(theirs)
         if self.static is not None:
@@ -195,9 +192,9 @@ class Evidence:
             equal, _ = _class_histograms(probs, labels[at], regions, self.bins, equal_mass=False)
             for mine, theirs in zip(self.static or (), equal, strict=True):
                 mine.add_(theirs)
-            if self.static_cells is not None:
+            if self.cells is not None:
                 for k, index in enumerate(regions):
-                    count_class_cells(probs, labels[at], index, self.static_cells.of(k))
+                    count_class_cells(probs, labels[at], index, self.cells.of(k))
 
     def __add__(self, other: Self) -> Self:
         """Return the evidence of both sets of pixels; exact equal-mass bins do not add, and are dropped."""
@@ -218,13 +215,12 @@ class Evidence:
         """Return equal-mass bins: exact ones where they are known, else those of the fine histograms."""
         if self.equal_mass is not None:
             return self.equal_mass
-        cells = self.static_cells if form == "marginal" else self.cells
-        if cells is None:
+        if self.cells is None:
             raise TypeError("equal-mass bins need fine histograms or the pixels themselves")
-        if cells.pixels.ndim == 2:
-            return equal_mass_bins(cells, bins=self.bins, form=form)
-        each = (equal_mass_bins(cells.of(k), bins=self.bins, form=form) for k in range(len(cells.pixels)))
-        return Histogram(*(torch.stack(parts) for parts in zip(*each, strict=True)))
+        flat = Histogram(*(field.reshape(-1, *field.shape[-2:]) for field in self.cells))
+        each = (equal_mass_bins(flat.of(k), bins=self.bins, form=form) for k in range(len(flat.pixels)))
+        shape = (*self.support.shape, self.bins)
+        return Histogram(*(torch.stack(parts).reshape(shape) for parts in zip(*each, strict=True)))
 
     def to_vectors(self) -> Float64[Tensor, "*G E"]:
         """Return one vector for each region that adds like the evidence, without cells; counts are exact to 2**53."""
@@ -311,23 +307,15 @@ def empty_cells(*shape: int) -> Histogram:
     return Histogram(torch.from_numpy(count), torch.from_numpy(hit), torch.from_numpy(total))
 
 
-def take_cells(cells: Histogram, classes: Sequence[int]) -> OccupiedCells:
-    """Return the occupied cells of some classes, and set them to 0; a table that is used again costs no memory."""
-    fields = [field.numpy() for field in cells]
-    held = [np.flatnonzero(fields[0][c]) + c * CELLS for c in classes]
-    position = np.concatenate(held) if held else np.zeros(0, np.int64)
-    flat = [field.reshape(-1) for field in fields]
+def take_cells(cells: Histogram, rows: Sequence[int]) -> OccupiedCells:
+    """Return the occupied cells of some rows of `[*G, L, 65536]`, and set them to 0, so that a table is used again."""
+    flat = [field.view(-1).numpy() for field in cells]
+    held = [np.flatnonzero(flat[0][row * CELLS : (row + 1) * CELLS]) + row * CELLS for row in rows]
+    position = np.concatenate([np.zeros(0, np.int64), *held])
     found = OccupiedCells(position, *(field[position] for field in flat))
     for field in flat:
         field[position] = 0
     return found
-
-
-def join_cells(regions: Sequence[OccupiedCells], num_classes: int) -> OccupiedCells:
-    """Return the occupied cells of several regions, one after the other."""
-    moved = [cells.position + k * num_classes * CELLS for k, cells in enumerate(regions)]
-    content = zip(*(cells[1:] for cells in regions), strict=True)
-    return OccupiedCells(np.concatenate(moved), *(np.concatenate(parts) for parts in content))
 
 
 def add_cells(occupied: OccupiedCells, cells: Histogram) -> None:

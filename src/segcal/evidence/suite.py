@@ -123,11 +123,10 @@ class CalibrationSuite(Metric):
         self.activation = activation_of(activation, num_classes)
         self.channels = num_classes if self.activation == "sigmoid" else 1
         classes = 2 if self.activation == "sigmoid" else num_classes
-        many = self.channels * len(self.regions)  # rows of the state: all regions of a channel, then of the next
-        nothing = Evidence.zeros(many, classes, bins, cells=True, marginal=form == "marginal")
+        nothing = Evidence.zeros(len(self.regions), classes, bins, cells=True, marginal=form == "marginal")
         self._names = tuple(nothing.tensors())
-        for name, value in nothing.tensors().items():
-            self.add_state(name, value, "sum")
+        for name, value in nothing.tensors().items():  # of each channel and region
+            self.add_state(name, value.expand(self.channels, *value.shape).clone(), "sum")
         self.add_state("images", [], "cat")
         self.add_state("problems", torch.zeros(2, dtype=torch.int64), "max")
         # kept here, since to copy them to a GPU with every batch would wait for it
@@ -151,17 +150,17 @@ class CalibrationSuite(Metric):
         problems = exclusive_problems(logits, labels, self.num_classes, self.activation)
         if not self.per_image and self.form != "marginal" and engine_for(logits, labels) == "triton":
             for k, (scores, truth) in enumerate(problems):
-                self._add_unchecked(scores, truth, mask, self._rows(k))
+                self._add_unchecked(scores, truth, mask, k)
             return
         checked = [self._checked(scores, truth, mask) for scores, truth in problems]
         if self.scores == "logits":
             logits_of(logits, self.scores, self.activation)  # raises if they are probabilities
         for k, batch in enumerate(checked):
-            self._evidence(self._rows(k)).add(*batch)
+            self._evidence(k).add(*batch)
         if self.per_image:
             for image in range(len(logits)):
                 rows = [self._image_metrics(z[image], y[image], masks[:, image]) for z, y, masks in checked]
-                self.images.append(torch.cat(rows).unsqueeze(0))  # type: ignore[union-attr]
+                self.images.append(torch.stack(rows).unsqueeze(0))  # type: ignore[union-attr]
 
     def compute(self) -> RegionMetrics:
         """Return every metric of each region, pooled: `compute()["all"]["ece"]`; NaN for a region without pixels.
@@ -170,7 +169,7 @@ class CalibrationSuite(Metric):
         means over the channels that have pixels; pixels are added up.
         """
         found = read(self._checked_evidence(), form=self.form)
-        by_region = self._by_region({name: self._over_channels(name, values, 0) for name, values in found.items()})
+        by_region = self._by_region({name: _over_channels(name, values, 0) for name, values in found.items()})
         return RegionMetrics(
             {f"{region}_{name}": value for region, own in by_region.items() for name, value in own.items()}
         )
@@ -183,10 +182,7 @@ class CalibrationSuite(Metric):
         """Return what `compute` returns for each sigmoid channel: `compute_channels()[0]["all"]["ece"]`."""
         with self._synced():
             found = read(self._checked_evidence(), form=self.form)
-        return [
-            self._by_region({name: values[self._rows(k)] for name, values in found.items()})
-            for k in range(self.channels)
-        ]
+        return [self._by_region({name: values[k] for name, values in found.items()}) for k in range(self.channels)]
 
     def compute_images(self) -> dict[str, dict[str, Tensor]]:
         """Return every metric of each image: `compute_images()["all"]["ece"]` has one value per image, in order."""
@@ -195,10 +191,7 @@ class CalibrationSuite(Metric):
         names = (*METRICS, "pixels")
         with self._synced():
             kept = self.images if isinstance(self.images, Tensor) else self._no_images(self.images)
-        columns = {name: self._over_channels(name, kept[:, :, m], 1) for m, name in enumerate(names)}
-        return {
-            region: {name: values[:, k] for name, values in columns.items()} for k, region in enumerate(self.regions)
-        }
+        return self._by_region({name: _over_channels(name, kept[..., m], 1).T for m, name in enumerate(names)})
 
     def compute_classes(self) -> dict[str, dict[str, Tensor]]:
         """Return figures of each class in each region: `compute_classes()["all"]["ece"]` has one value per class.
@@ -208,13 +201,13 @@ class CalibrationSuite(Metric):
         with self._synced():
             evidence = self._checked_evidence()
             table = class_table(evidence.top, evidence.support)
-        return self._by_region({name: self._joined(values) for name, values in table.items()})
+        return self._by_region({name: _joined(values) for name, values in table.items()})
 
     def compute_curves(self) -> dict[str, dict[str, Tensor]]:
         """Return the reliability diagram of each region, over all channels: confidence, accuracy and pixels by bin."""
         with self._synced():
             top = self._checked_evidence().top
-            curve = reliability_curve(Histogram(*(self._joined(field) for field in top)))
+            curve = reliability_curve(Histogram(*(_joined(field) for field in top)))
         return self._by_region(curve)
 
     def plot(self, val: object = None, ax: object = None) -> Any:
@@ -229,9 +222,8 @@ class CalibrationSuite(Metric):
     def ace_error_bound(self) -> dict[str, float]:
         """Return, for each region, a bound of the error of ACE (form `tables`) against exact equal-mass bins."""
         with self._synced():
-            evidence = self._checked_evidence()
-            cells = evidence.cells or evidence.static_cells or ()
-            bounds = [float(equal_mass_error(Histogram(*own), bins=self.bins)) for own in zip(*cells, strict=True)]
+            flat = (field.flatten(0, 1) for field in self._checked_evidence().cells or ())
+            bounds = [float(equal_mass_error(Histogram(*own), bins=self.bins)) for own in zip(*flat, strict=True)]
         means = torch.tensor(bounds, dtype=torch.float64).view(self.channels, -1).mean(dim=0)
         return dict(zip(self.regions, means.tolist(), strict=True))
 
@@ -260,38 +252,20 @@ class CalibrationSuite(Metric):
         valid = check_labels(labels, logits.shape[1], self.ignore_index)
         return finite, valid, self._masks(mask, valid)
 
-    def _rows(self, channel: int) -> slice:
-        """Rows of the state that belong to a channel."""
-        return slice(channel * len(self.regions), (channel + 1) * len(self.regions))
-
     def _by_region(self, columns: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         return {region: {name: values[k] for name, values in columns.items()} for k, region in enumerate(self.regions)}
 
-    def _over_channels(self, name: str, values: Tensor, axis: int) -> Tensor:
-        """Return the mean over channels, or the sum of pixels, of values with the rows of the state along an axis."""
-        if self.channels == 1:
-            return values
-        split = values.reshape(*values.shape[:axis], self.channels, len(self.regions))
-        return split.sum(dim=axis) if name == "pixels" else split.nanmean(dim=axis)
-
-    def _joined(self, values: Tensor) -> Tensor:
-        """Return tables `[rows, classes, ...]` as `[regions, classes of all channels, ...]`."""
-        if self.channels == 1:
-            return values
-        split = values.reshape(self.channels, len(self.regions), *values.shape[1:])
-        return split.transpose(0, 1).flatten(1, 2)
-
     def _no_images(self, rows: Any) -> Tensor:
-        shape = (0, self.channels * len(self.regions), len(METRICS) + 1)
+        shape = (0, self.channels, len(self.regions), len(METRICS) + 1)
         return torch.cat(list(rows)) if len(rows) else torch.empty(shape, dtype=torch.float64)
 
     def _add_unchecked(
-        self, logits: Tensor, labels: Tensor, mask: Mask | Mapping[str, Mask] | None, rows: slice
+        self, logits: Tensor, labels: Tensor, mask: Mask | Mapping[str, Mask] | None, channel: int
     ) -> None:
         """Add a batch in one pass that also checks it."""
         check_integers(labels)
         masks = self._given_masks(mask, labels)
-        evidence = self._evidence(slice(None) if self.channels == 1 else rows)
+        evidence = self._evidence(channel)
         totals = Totals(*evidence.top, evidence.support, evidence.sums, *(evidence.cells or ()))
         add_unchecked_batch(
             logits, labels, masks, self._ignored, self._edges, totals, self.problems, self._update_count
@@ -335,9 +309,19 @@ class CalibrationSuite(Metric):
         check_batches(self.problems.tolist(), classes, self.ignore_index)
         return self._evidence(slice(None))
 
-    def _evidence(self, rows: slice) -> Evidence:
+    def _evidence(self, channel: int | slice) -> Evidence:
         """Return views of the state: what is added to them is added to the state."""
-        return Evidence.from_tensors({name: getattr(self, name)[rows] for name in self._names})
+        return Evidence.from_tensors({name: getattr(self, name)[channel] for name in self._names})
+
+
+def _over_channels(name: str, values: Tensor, axis: int) -> Tensor:
+    """Return the mean over channels, or the sum of pixels."""
+    return values.sum(dim=axis) if name == "pixels" else values.nanmean(dim=axis)
+
+
+def _joined(values: Tensor) -> Tensor:
+    """Return tables `[channels, regions, classes, ...]` as `[regions, classes of all channels, ...]`."""
+    return values.transpose(0, 1).flatten(1, 2)
 
 
 def _reliability_figure(curves: Mapping[str, Mapping[str, Tensor]]) -> Any:

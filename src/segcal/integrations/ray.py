@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from segcal.calibrators import Calibrator, load
-from segcal.evaluation.builder import ResultsBuilder
 from segcal.evaluation.measure import CaseEvidence, Evaluation
 from segcal.evaluation.protocol import Protocol
 from segcal.evaluation.results import Results
+from segcal.evaluation.run import ResultsBuilder
 from segcal.regions import chosen_regions
 from segcal.types import Array, Case
 

@@ -67,7 +67,6 @@ def wilcoxon_p(ours: Sequence[float] | Array, theirs: Sequence[float] | Array) -
     from scipy.stats import wilcoxon  # noqa: PLC0415  as above
 
     difference = _differences(ours, theirs)
-    difference = difference[difference != 0]
     return float(wilcoxon(difference).pvalue) if difference.size else 1.0
 
 
@@ -111,12 +110,13 @@ def _pairs_lower(ours: Array, theirs: Array) -> bool:
     from scipy.stats import rankdata  # noqa: PLC0415  as above
 
     difference = _differences(ours, theirs)
-    difference = difference[difference != 0]
     return bool(difference.size and np.sum(np.sign(difference) * rankdata(np.abs(difference))) < 0)
 
 
 def _differences(ours: Sequence[float] | Array, theirs: Sequence[float] | Array) -> Array:
-    return _finite(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
+    """Return the differences of the pairs, without NaN and without those that are 0."""
+    found = _finite(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
+    return np.asarray(found[found != 0])
 
 
 def _finite(values: Sequence[float] | Array) -> Array:

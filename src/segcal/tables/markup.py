@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import methodcaller
 
 from segcal.functional.catalogue import CALIBRATION, CATALOGUE
 from segcal.regions import region_title
-from segcal.tables.paper import Cell, PaperTable, title
+from segcal.tables.paper import PaperTable
 from segcal.tables.text_table import TextTable
 
-
-def _marked(cell: Cell, bold: str, mark: str) -> str:
-    text = cell.number()
-    return f"{bold % text if cell.best else text}{mark if cell.beaten else ''}"
-
-
-_latex, _markdown = partial(_marked, bold=r"\textbf{%s}", mark="$^{*}$"), partial(_marked, bold="**%s**", mark=r"\*")
+_latex, _markdown = methodcaller("marked", r"\textbf{%s}", "$^{*}$"), methodcaller("marked", "**%s**", r"\*")
 
 _SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -47,16 +41,17 @@ def latex_table(table: PaperTable, further: Sequence[TextTable] = ()) -> str:
     """
     lines = ["% \\usepackage{graphicx}", "\\begin{table*}[t]", "\\centering"]
     if columns := table.columns(CALIBRATION):
-        lines += ["\\resizebox{\\textwidth}{!}{%", *_calibration(table, columns), "}"]
+        *start, end = _calibration(table, columns)
+        lines += ["\\resizebox{\\textwidth}{!}{%", *start, f"{end}%", "}"]
     if columns := table.columns(table.quality):
         rows = [[_name(table, method, floor), *map(_latex, cells)] for method, floor, cells in table.rows(columns)]
-        lines += ["", "\\medskip", *_tabular(["Method", *(title(*column) for column in columns)], rows)]
+        lines += ["", "\\medskip", *_plain(["Method", *(table.title(*column) for column in columns)], rows)]
     notes = table.notes("bold", "*")
     for other in further:
         rows = [
             [_name(table, str(name), False), *(latex_text(str(entry)) for entry in own)] for name, *own in other.rows
         ]
-        lines += ["", "\\medskip", *_tabular(other.headings, rows)]
+        lines += ["", "\\medskip", *_plain(other.headings, rows)]
         notes.append(f"{other.title}. {other.note}")
     lines += [f"\\caption{{{latex_text(' '.join(notes))}}}", "\\end{table*}"]
     return "\n".join(lines) + "\n"
@@ -78,28 +73,20 @@ def _calibration(table: PaperTable, columns: Sequence[tuple[str, str]]) -> list[
         numbers = {column: _latex(cell) for column, cell in zip(columns, cells, strict=True)}
         worst = [numbers.get((metric, "local-max"), "") if region == "local-avg" else "" for metric, region in shown]
         body += _two_lines([_name(table, method, floor), *(numbers[column] for column in shown)], worst)
-    return [
-        f"\\begin{{tabular}}{{l{'c' * len(shown)}}}",
-        "\\hline",
-        _line(["", *heads]),
-        " ".join(rules),
-        *_two_lines(["Method", *regions], below),
-        "\\hline",
-        *body,
-        "\\hline",
-        "\\end{tabular}%",
-    ]
+    head = [_line(["", *heads]), " ".join(rules), *_two_lines(["Method", *regions], below)]
+    return _tabular(len(shown), head, body)
 
 
-def _tabular(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _plain(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return _tabular(len(headings) - 1, [_line(map(latex_text, headings))], map(_line, rows))
+
+
+def _tabular(numbers: int, head: Iterable[str], body: Iterable[str]) -> list[str]:
     return [
-        f"\\begin{{tabular}}{{l{'c' * (len(headings) - 1)}}}",
-        "\\hline",
-        _line([latex_text(heading) for heading in headings]),
-        "\\hline",
-        *(_line(row) for row in rows),
-        "\\hline",
-        "\\end{tabular}",
+        f"\\begin{{tabular}}{{l{'c' * numbers}}}",
+        *("\\hline", *head),
+        *("\\hline", *body),
+        *("\\hline", "\\end{tabular}"),
     ]
 
 
@@ -110,7 +97,7 @@ def _two_lines(upper: Sequence[str], lower: Sequence[str]) -> list[str]:
     return [_line(upper), f"{_line(['', *(f'[{entry}]' if entry else '' for entry in lower)])}[2pt]"]
 
 
-def _line(entries: Sequence[str]) -> str:
+def _line(entries: Iterable[str]) -> str:
     return f"{' & '.join(entries)} \\\\"
 
 
@@ -156,7 +143,7 @@ def _piped(table: PaperTable, columns: list[tuple[str, str]]) -> str:
         ["*floor*" if floor else markdown_text(method), *map(_markdown, cells)]
         for method, floor, cells in table.rows(columns)
     ]
-    return _lines(["Method", *(title(*column) for column in columns)], rows)
+    return _lines(["Method", *(table.title(*column) for column in columns)], rows)
 
 
 def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

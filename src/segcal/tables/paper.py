@@ -114,14 +114,16 @@ class Cell:
             return with_interval(self.metric, self.mean, *self.interval)
         return f"{number(self.metric, self.mean)}({number(self.metric, self.std)})"
 
-    def __str__(self) -> str:
+    def marked(self, bold: str, mark: str) -> str:
+        """Return the number, as `bold % number` if it is the best, with a mark if it is beaten."""
         text = self.number()
-        return f"{f'**{text}**' if self.best else text}{'*' if self.beaten else ''}"
+        return f"{bold % text if self.best else text}{mark if self.beaten else ''}"
+
+    def __str__(self) -> str:
+        return self.marked("**%s**", "*")
 
     def __rich__(self) -> Text:
-        return Text(
-            str(self).replace("**", ""), style=f"{'bold' if self.best else ''} {'green' if self.beaten else ''}"
-        )
+        return Text(self.marked("%s", "*"), style=f"{'bold' if self.best else ''} {'green' if self.beaten else ''}")
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class PaperTable:
             ]
             for method, floor, cells in self.rows(columns)
         ]
-        headings = [self._title(*column).replace(" ", "\n") for column in columns]
+        headings = [self.title(*column).replace(" ", "\n") for column in columns]
         return TextTable(["Method", *headings], rows, groups=groups, note=" ".join(self.notes(bold, "*")))
 
     def only(self, *metrics: str) -> PaperTable:
@@ -233,8 +235,10 @@ class PaperTable:
                 lines.append((method, True, [self.floors[(method, *column)] for column in columns]))
         return lines
 
-    def _title(self, metric: str, region: str) -> str:
-        return title(metric, region, everywhere=metric in self.by_region)
+    def title(self, metric: str, region: str) -> str:
+        """Return the heading of a column, without the region for metrics that are shown in *All* only."""
+        heading = metric_named(metric).heading
+        return f"{heading} {region_title(region)}" if metric in self.by_region else heading
 
 
 def paper_table(
@@ -314,10 +318,3 @@ def _beaten(
         test=presentation.test,
     )
     return {key for key, mark in zip(compared, marks, strict=True) if mark}
-
-
-def title(metric: str, region: str, *, everywhere: bool | None = None) -> str:
-    """Return the heading of a column, without the region for metrics that are shown in *All* only."""
-    everywhere = metric in CALIBRATION if everywhere is None else everywhere
-    heading = metric_named(metric).heading
-    return f"{heading} {region_title(region)}" if everywhere else heading

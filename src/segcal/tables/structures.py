@@ -11,6 +11,7 @@ from segcal.functional.catalogue import CATALOGUE, SURFACES
 from segcal.tables.numbers import MISSING, number
 from segcal.tables.paper import Cell
 from segcal.tables.text_table import TextTable
+from segcal.text import counted
 
 _SHOWN = ("dice", "asd")  # beside the ECE of each class
 _NOTE = (
@@ -119,7 +120,12 @@ def surface_table(
     rows = dict[str, list[str]]()
     for name, *row in means[[means.columns[0], "metric", "mean", "std"]].itertuples(index=False):
         rows.setdefault(str(name), []).append(Cell(*row).number())
-    note = f"SD: {_surface_dice(unit, tolerance)}; {_NOTE}{_alone(int(means['undefined'].max()))}."
+    alone = int(means["undefined"].max())  # structures of cases that have no distance
+    many = f"{counted(alone, 'structure')} {'is' if alone == 1 else 'are'}"
+    only = f"; {many} only in the prediction or only in the truth of a case: Dice 0"
+    own = unit.removesuffix("s") if tolerance == 1 else unit
+    dice = f"surface Dice at a tolerance of {tolerance:g} {own}".rstrip()
+    note = f"SD: {dice}; {_NOTE}{only if alone else ''}."
     without = f", without the background '{background}'" if background else ""
     over, first = ("of the mean over structures", "Method") if method is None else (f"of {method}", "Structure")
     title = f"Segmentation: mean(std) over cases {over}{without}"
@@ -135,27 +141,3 @@ def surface_headings(unit: str) -> list[str]:
         (['Dice(%)↑', 'SD(%)↑', 'ASD(pixels)↓'], 'ASD↓')
     """
     return [metric.heading.replace("(mm)", f"({unit})" if unit else "") for metric in SURFACES.values()]
-
-
-def _surface_dice(unit: str, tolerance: float) -> str:
-    """Return what the surface Dice is; it means nothing without its tolerance.
-
-    Examples:
-        >>> _surface_dice("mm", 1.0), _surface_dice("pixels", 1.0)
-        ('surface Dice at a tolerance of 1 mm', 'surface Dice at a tolerance of 1 pixel')
-    """
-    own = unit.removesuffix("s") if tolerance == 1 else unit
-    return f"surface Dice at a tolerance of {tolerance:g} {own}".rstrip()
-
-
-def _alone(structures: int) -> str:
-    """Return what to say of structures of cases that have no distance.
-
-    Examples:
-        >>> _alone(1)
-        '; 1 structure is only in the prediction or only in the truth of a case: Dice 0'
-    """
-    if not structures:
-        return ""
-    many = "1 structure is" if structures == 1 else f"{structures} structures are"
-    return f"; {many} only in the prediction or only in the truth of a case: Dice 0"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,83 +18,75 @@ from segcal.functional.catalogue import POOLED_METRICS, WITHOUT_INTERVAL
 from segcal.statistics import Drawing, clusters_of, weighted_ratio, weighted_sums
 from segcal.types import Array
 
+_DRAWN = [name for name in POOLED_METRICS if name not in WITHOUT_INTERVAL]
+"""Metrics that have an interval."""
 
-@dataclass(frozen=True)
-class PooledMetrics:
-    """Metrics over all pixels of a region.
+
+class RegionTotals(NamedTuple):
+    """The evidence of one region over all cases.
 
     Attributes:
-        values: Every metric.
-        images: Number of cases.
-        pixels: Number of pixels.
-        drawn: Names of the metrics that have an interval.
-        resample: Maps weights `[repetitions, images]` to the metrics `drawn` of each repetition.
-        noise: Maps weights to the calibration errors of each repetition around the gaps of all images: errors that
-            noise alone would cause; NaN for other metrics.
-    """
-
-    values: Mapping[str, float]
-    images: int
-    pixels: int
-    drawn: Sequence[str]
-    resample: Callable[[Array], Array]
-    noise: Callable[[Array], Array] | None = None
-
-    @classmethod
-    def mean(cls, each: Sequence[PooledMetrics]) -> PooledMetrics:
-        """Return the mean over the channels of a sigmoid head, of those that have pixels; pixels are added up."""
-        held = [own for own in each if own.pixels] or each[:1]
-        return cls(
-            {name: float(_known_mean(np.array([own.values[name] for own in held]))) for name in held[0].values},
-            held[0].images,
-            sum(own.pixels for own in held),
-            held[0].drawn,
-            lambda weights: _known_mean(np.stack([own.resample(weights) for own in held])),
-            lambda weights: _known_mean(np.stack([own.noise(weights) for own in held if own.noise is not None])),
-        )
-
-    def rows(self, drawing: Drawing) -> Iterator[tuple[str, float, float, float, int, int]]:
-        """Yield each metric with its value, the ends of its interval, and the number of cases and of pixels."""
-        ends = drawing.intervals(self.resample, self.noise) if self.pixels else (np.full(len(self.drawn), np.nan),) * 2
-        interval = dict(zip(self.drawn, zip(*ends, strict=True), strict=True))
-        for name in POOLED_METRICS:
-            low, high = interval.get(name, (np.nan, np.nan))
-            yield name, self.values[name], float(low), float(high), self.images, self.pixels
-
-
-def pooled_metrics(table: Array, cells: Histogram, class_cells: Histogram | None, form: Form) -> PooledMetrics:
-    """Return the metrics of a region over all cases.
-
-    Args:
-        table: Evidence of one region of each case: `[cases, E]` (`Evidence.to_vectors`).
+        cases: Evidence of each case: `[cases, E]` (`Evidence.to_vectors`).
         cells: Fine histogram of top confidences.
         class_cells: Fine histogram of the probability of every class, in the form `marginal`.
-        form: Form of SCE and ACE.
     """
-    classes, marginal = len(cells.pixels), class_cells is not None
 
-    def evidence(vectors: Array) -> Evidence:
-        return Evidence.from_vectors(torch.from_numpy(vectors), classes, marginal=marginal)
+    cases: Array
+    cells: Histogram
+    class_cells: Histogram | None
 
-    total = replace(evidence(table.sum(axis=0)), cells=cells, static_cells=class_cells)
-    values = read(total, [name for name in POOLED_METRICS if name != "ece-smooth"], form)
-    pixels = int(values.pop("pixels"))
-    numbers = {**{name: float(value) for name, value in values.items()}, "ece-smooth": smooth_ece(cells)}
-    drawn = [name for name in numbers if name not in WITHOUT_INTERVAL]
+    def each(self, weights: Array | None = None) -> Evidence:
+        """Return the evidence of each case or, of weights `[repetitions, cases]`, of each repetition."""
+        vectors = self.cases if weights is None else weighted_sums(weights, self.cases)
+        marginal = self.class_cells is not None
+        return Evidence.from_vectors(torch.from_numpy(vectors), len(self.cells.pixels), marginal=marginal)
 
-    def resample(weights: Array) -> Array:
-        found = read(evidence(weighted_sums(weights, table)), drawn, form)
-        return torch.stack([found[name] for name in drawn], dim=-1).numpy()
+    def total(self) -> Evidence:
+        """Return the evidence of all cases together."""
+        whole = self._replace(cases=self.cases.sum(axis=0)).each()
+        return replace(whole, cells=self.class_cells or self.cells)
 
-    def noise(weights: Array) -> Array:
-        own = evidence(weighted_sums(weights, table))
+    def values(self, form: Form) -> dict[str, float]:
+        """Return every metric over all cases, and their pixels."""
+        found = read(self.total(), [name for name in POOLED_METRICS if name != "ece-smooth"], form)
+        return {**{name: float(value) for name, value in found.items()}, "ece-smooth": smooth_ece(self.cells)}
+
+    def resampled(self, weights: Array, form: Form) -> Array:
+        """Return the metrics `_DRAWN` of each repetition."""
+        found = read(self.each(weights), _DRAWN, form)
+        return torch.stack([found[name] for name in _DRAWN], dim=-1).numpy()
+
+    def noise(self, weights: Array, form: Form) -> Array:
+        """Return the calibration errors of each repetition around the gaps of all cases, which noise alone causes.
+
+        They are NaN for the metrics that are no calibration errors.
+        """
+        own, total = self.each(weights), self.total()
         merged = _centred(merge_classes(own.top), merge_classes(total.top))
         static = _centred(own.static or own.top, total.static or total.top)
         found = {"ece": readings.ece(merged), "mce": readings.mce(merged), "sce": readings.sce(static, form)}
         unknown = torch.full_like(found["ece"], torch.nan)
-        return torch.stack([found.get(name, unknown) for name in drawn], dim=-1).numpy()
+        return torch.stack([found.get(name, unknown) for name in _DRAWN], dim=-1).numpy()
 
-    return PooledMetrics(numbers, len(table), pixels, drawn, resample, noise)
+
+def pooled_metrics(
+    heads: Sequence[RegionTotals], form: Form, drawing: Drawing
+) -> Iterator[tuple[str, float, float, float, int, int]]:
+    """Yield each metric of a region with value, ends of its interval, number of cases and of pixels.
+
+    Of several sigmoid channels it is the mean over those that have pixels; pixels are added up.
+    """
+    values = [own.values(form) for own in heads]
+    pixels = int(sum(own["pixels"] for own in values))
+    interval = dict.fromkeys(POOLED_METRICS, (np.nan, np.nan))
+    if pixels:
+        low, high = drawing.intervals(
+            lambda weights: _known_mean([own.resampled(weights, form) for own in heads]),
+            lambda weights: _known_mean([own.noise(weights, form) for own in heads]),
+        )
+        interval |= dict(zip(_DRAWN, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+    for name in POOLED_METRICS:
+        yield name, float(_known_mean([own[name] for own in values])), *interval[name], len(heads[0].cases), pixels
 
 
 def _centred(drawn: Histogram, whole: Histogram) -> Histogram:
@@ -104,9 +97,9 @@ def _centred(drawn: Histogram, whole: Histogram) -> Histogram:
     )
 
 
-def _known_mean(values: Array) -> Array:
-    """Return the mean along the first axis without NaN; NaN where there is nothing else."""
-    return torch.from_numpy(values).nanmean(dim=0).numpy()
+def _known_mean(values: Sequence[Array | float]) -> Array:
+    """Return the mean without NaN; NaN where there is nothing else."""
+    return torch.from_numpy(np.stack(values)).nanmean(dim=0).numpy()
 
 
 def pooled_curves(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Float32, Int
 from scipy.ndimage import uniform_filter
 from torch import Tensor
 
-from segcal.calibrators import Calibrator, SigmoidHead
+from segcal.calibrators import Calibrator
 from segcal.cases import StreamedCase
 from segcal.evaluation.methods import ExclusiveHead, calibrated_slabs, stream_for
 from segcal.evaluation.portraits.model import (
@@ -51,11 +50,6 @@ _STEPS = 2 * _OCTAVES + 1
 _FLAT = 1e-9
 """Mean slopes this close to 0 are those of windows without errors, whose optimum is the lower bound."""
 
-_PIECE = 1 << 21
-"""Slopes held at a time (8 MiB)."""
-
-Slopes = Float32[np.ndarray, "steps *S"]
-
 
 def choose_cases(results: Results, named: Sequence[str] = ()) -> dict[str, str]:
     """Return the cases to portray and why: those named, or the worst three, the median and the best.
@@ -69,8 +63,7 @@ def choose_cases(results: Results, named: Sequence[str] = ()) -> dict[str, str]:
     if named:
         return dict.fromkeys(named, "named")
     region = "local-max" if "local-max" in set(frame["region"]) else "all"
-    rows = frame[(frame.method == baseline) & (frame.metric == "ece") & (frame.region == region)]
-    ranked = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable")["case"].tolist()
+    ranked = _ranked(frame[frame.region == region], baseline)["case"].tolist()
     if not ranked:
         return {}
     chosen = dict(zip(ranked, _WORST, strict=False))
@@ -80,12 +73,15 @@ def choose_cases(results: Results, named: Sequence[str] = ()) -> dict[str, str]:
 
 def choose_patches(results: Results, case: str) -> list[int]:
     """Return the patches with the largest, the median and the smallest ECE of the baseline, of those with pixels."""
-    patches = results.patches()
-    if not len(patches):
-        return []
-    rows = patches[(patches.case == case) & (patches.method == results.baseline) & (patches.metric == "ece")]
-    ranked = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable")["patch"].tolist()
+    patches = results.patch_frame
+    ranked = _ranked(patches[patches.case == case], results.baseline)["patch"].tolist()
     return list(dict.fromkeys(int(ranked[k]) for k in (0, len(ranked) // 2, -1))) if ranked else []
+
+
+def _ranked(rows: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return the rows with the ECE of a method, from the largest down."""
+    own = rows[(rows.method == method) & (rows.metric == "ece")].dropna(subset=["value"])
+    return own.sort_values("value", ascending=False, kind="stable")
 
 
 def make_portraits(
@@ -95,30 +91,19 @@ def make_portraits(
     named: Sequence[str] = (),
 ) -> list[Portrait]:
     """Portray the cases that are named, or else chosen, of those that `results` were measured on."""
-    chosen = choose_cases(results, named)
+    chosen, protocol = choose_cases(results, named), Protocol.of(results.settings)
     names = results.settings.get("channels") or ()
-    found: dict[str, list[Portrait]] = {}
+    heads = [ExclusiveHead(name, protocol, k, len(names)) for k, name in enumerate(names)]
+    found: dict[str, list[Portrait]] = {name: [] for name in chosen}
     for case in cases:
-        if case.name in chosen:
-            found[case.name] = list(_portraits(case, chosen[case.name], calibrators, results, names))
-    return [portrait for name in chosen for portrait in found.get(name, ())]
-
-
-def _portraits(
-    case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results, channels: Sequence[str]
-) -> Iterator[Portrait]:
-    """Yield the portrait of a case, or one for each channel of a sigmoid head."""
-    if not channels:
-        yield _portrait(case, why, calibrators, results)
-    for k, name in enumerate(channels):
-        head = ExclusiveHead(name, Protocol.of(results.settings), k, len(channels))
-        own = results.channels.get(name, results)
-        fitted = {
-            method: calibrator.channel(k) if isinstance(calibrator, SigmoidHead) else calibrator
-            for method, calibrator in calibrators.items()
-        }
-        portrait = _portrait(head.case(case), why, fitted, own)
-        yield replace(portrait, channel=name if results.channels else "")
+        if case.name not in chosen:
+            continue
+        for head in heads or [ExclusiveHead("", protocol)]:
+            fitted = {method: head.method(calibrator, case) for method, calibrator in calibrators.items()}
+            own, view = results.channels.get(head.name, results), head.case(case)
+            portrait = _portrait(view, chosen[case.name], cast(Mapping[str, Calibrator | None], fitted), own)
+            found[case.name].append(replace(portrait, channel=head.name if results.channels else ""))
+    return [portrait for portraits in found.values() for portrait in portraits]
 
 
 def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None], results: Results) -> Portrait:
@@ -148,10 +133,11 @@ def _portrait(case: Case, why: str, calibrators: Mapping[str, Calibrator | None]
             maps.append(("temperature", method, thinned(temperature)))
         maps.append(("gap", method, thinned(local_gap(confidence, predicted == truth, inner, window))))
         if method == results.baseline:
-            slabs = ((rows, logits) for rows, logits, _ in calibrated_slabs(view, calibrator))
             maps.append(("accuracy", method, thinned(bin_accuracy(confidence, inner, curves[method][0]))))
-            maps.append(("optimum", method, local_optimum(slabs, labels[0], thinned=thinned)))
         del pixels, temperature, confidence, predicted  # of a volume, before those of the next method are there too
+    if (baseline := results.baseline) in calibrators:
+        slabs = ((rows, logits) for rows, logits, _ in calibrated_slabs(view, calibrators[baseline]))
+        maps.append(("optimum", baseline, local_optimum(slabs, labels[0], thinned)))
     if pooled := next((method for method in calibrators.values() if method is not None and method.uses_passes), None):
         maps.append(("disagreement", "", thinned(_disagreement(view, pooled))))
     classes, coded = coded_labels({"truth": thinned(truth), **predictions})
@@ -298,9 +284,8 @@ def local_optimum(
     """Return the temperature of least NLL over the window around each labelled pixel (Fig. 1, right); NaN elsewhere.
 
     By Theorem 1 the slope of the log-likelihood in 1/T, the sum of z_label - E[z], has one root, which is the optimum.
-    The slope is summed over the window at 13 temperatures, and the root is interpolated between two of them. A case
-    passes through in pieces of a few rows. Window sums are plain sums in a fixed order (running sums would depend on
-    where they start), so the pieces do not change a bit of the result.
+    The slope is summed over the window at 13 temperatures, and the root is interpolated between two of them. Window
+    sums are plain sums in a fixed order: running sums would depend on where they start.
 
     Values outside 1/8..8 are set to these bounds: a window without errors asks for T = 0.
 
@@ -309,53 +294,27 @@ def local_optimum(
         labels: True classes, negative where ignored.
         thinned: Pixels to return the temperature of; all of them by default.
     """
-    steps = (thinned or Thinning((1,) * labels.ndim)).strides
-    columns = tuple(slice(None, None, step) for step in steps[1:])
-    inside, found, at = labels.numpy() >= 0, [], 0
-    for slopes in _window_means(_pieces(slabs, labels)):
-        rows = slice(-at % steps[0], None, steps[0])
-        best = _roots(slopes[(slice(None), rows, *columns)])
-        found.append(np.where(inside[at : at + slopes.shape[1]][(rows, *columns)], best, np.nan))
-        at += slopes.shape[1]
-    return np.concatenate(found)
-
-
-def _pieces(slabs: Iterable[tuple[slice, Float[Tensor, "1 L *R"]]], labels: Int[Tensor, "*S"]) -> Iterator[Slopes]:
-    """Yield the slopes of the rows of a case, a few rows at a time."""
-    step = max(1, _PIECE // (_STEPS * math.prod(labels.shape[1:])))
+    kept, slopes = thinned or Thinning((1,) * labels.ndim), np.empty((_STEPS, *labels.shape), np.float32)
     for rows, logits in slabs:
-        for start in range(rows.start, rows.stop, step):
-            stop = min(start + step, rows.stop)
-            scores, truth = logits[0, :, start - rows.start : stop - rows.start].cpu(), labels[start:stop]
-            slopes = likelihood_slopes(scores.flatten(1), truth.flatten(), BOUNDS[0], _OCTAVES)
-            yield slopes.view(_STEPS, *truth.shape).numpy()
-
-
-def _window_means(pieces: Iterator[Slopes]) -> Iterator[Slopes]:
-    """Yield the means over windows, 0 beyond the edges, as soon as all rows of a window are known."""
-    first = next(pieces)
-    beyond = np.zeros((_STEPS, WINDOW // 2, *first.shape[2:]), np.float32)
-    pending = beyond  # rows whose windows are not complete, and those that these reach back to
-    for piece in chain([first], pieces, [beyond]):
-        across = piece
-        for axis in range(2, piece.ndim):
-            widths = [(WINDOW // 2, WINDOW // 2) if k == axis else (0, 0) for k in range(piece.ndim)]
-            across = _sums(np.pad(across, widths), axis)
-        pending = np.concatenate([pending, across], axis=1)
-        if (complete := pending.shape[1] - WINDOW + 1) > 0:
-            yield _sums(pending, 1) / np.float32(WINDOW ** (piece.ndim - 1))
-            pending = pending[:, complete:]
+        truth = labels[rows]
+        own = likelihood_slopes(logits[0].cpu().flatten(1), truth.flatten(), BOUNDS[0], _OCTAVES)
+        slopes[:, rows] = own.view(_STEPS, *truth.shape).numpy()
+    means = np.stack([kept(_window_mean(step)) for step in slopes])
+    return np.where(kept(labels.numpy()) >= 0, _roots(means), np.nan)
 
 
 @np.errstate(over="ignore")  # of logits near the largest number, whose slopes are infinite
-def _sums(padded: Slopes, axis: int) -> Slopes:
-    """Return the sums over windows along an axis, always in the same order."""
-    length = padded.shape[axis] - WINDOW + 1
-    return reduce(np.add, (padded[(*[slice(None)] * axis, slice(k, k + length))] for k in range(WINDOW)))
+def _window_mean(slopes: Float32[np.ndarray, "*S"]) -> Float32[np.ndarray, "*S"]:
+    """Return the means over windows, 0 beyond the edges, always added in the same order."""
+    for axis in (*range(1, slopes.ndim), 0):
+        widths = [(WINDOW // 2, WINDOW // 2) if k == axis else (0, 0) for k in range(slopes.ndim)]
+        padded, length = np.moveaxis(np.pad(slopes, widths), axis, 0), slopes.shape[axis]
+        slopes = np.moveaxis(reduce(np.add, (padded[k : k + length] for k in range(WINDOW))), 0, axis)
+    return slopes / np.float32(WINDOW**slopes.ndim)
 
 
 @np.errstate(invalid="ignore")
-def _roots(slopes: Slopes) -> Array:
+def _roots(slopes: Float32[np.ndarray, "steps *S"]) -> Array:
     """Return where slopes `[steps, *S]`, which rise with the temperature, cross zero."""
     logs = np.log(BOUNDS[0] * 2 ** (np.arange(_STEPS) / 2))
     below = np.clip((slopes < -_FLAT).sum(axis=0), 1, _STEPS - 1)  # first step at or above the root
