@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from segcal import Results
 from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.saved import TABLES
-from segcal.report.sections.summary import headline
-from segcal.report.view import Value, View, severity_of
+from segcal.report.sections.summary import SEVERITIES, headline, severity_of
+from segcal.report.view import Value, View
 from segcal.tables import Presentation
 
 IMAGES = 14  # with fewer, ties make the Wilcoxon test count all permutations
@@ -114,10 +114,9 @@ def test_the_floor_counts_in_the_networks_favour() -> None:
 
 @given(ece=st.floats(0.001, 0.9), floor=st.floats(0, 0.2), half=st.floats(0, 0.1))
 def test_more_error_is_never_called_less_severe(ece: float, floor: float, half: float) -> None:
-    order = ["well calibrated", "slightly", "clearly", "severely"]
-    less, more = (severity_of(Value("ece", x, x - half, x + half), floor) for x in (ece, ece + 0.02))
-    assert order.index(less) <= order.index(more)
-    assert order.index(severity_of(Value("ece", ece, ece - half, ece + half))) >= order.index(less)
+    less, more = (severity_of(Value("ece", x, x - half, x + half, floor)) for x in (ece, ece + 0.02))
+    assert SEVERITIES.index(less) <= SEVERITIES.index(more)
+    assert SEVERITIES.index(severity_of(Value("ece", ece, ece - half, ece + half))) >= SEVERITIES.index(less)
 
 
 def test_the_best_method_is_that_of_least_nll_and_a_low_ece_alone_is_not_praised() -> None:

@@ -38,7 +38,7 @@ def how(view: View) -> dict[str, Any]:
 
 
 def _settings(view: View) -> list[tuple[str, str]]:
-    settings, shown = view.results.settings, view.presentation
+    settings, shown = view.results.settings, view.results.presentation
     skipped = ", ".join(f"{count} in {region_title(name)}" for name, count in view.results.skipped().items() if count)
     entries = [
         ("Data set", settings.get("dataset")),

@@ -3,44 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from segcal.calibrators import method_titles, methods
-from segcal.evaluation.results import Results
 from segcal.regions import region_notes
-from segcal.report.view import SEVERITIES, CalibrationState, View, short
+from segcal.report.view import Value, View, curve_of
 from segcal.tables.numbers import percent, with_unit
 from segcal.text import counted
 
-_CARDS = (("nll", "all"), ("ece", "all"), ("ece", "boundary"), ("ece", "local-max"))
 _DIRECTIONS = {-1: "underconfident", 0: "miscalibrated", 1: "overconfident"}
+_ONE_SIDED = 0.5  # share of the ECE that must point in one direction, or the network is both over- and underconfident
 _LOST = 0.001  # of accuracy, which a method that changes labels may lose without being named for it
+
+Severity = Literal["well calibrated", "slightly", "clearly", "severely"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""From the mildest to the worst."""
+
+BANDS: tuple[tuple[float, Severity], ...] = ((0.01, "well calibrated"), (0.03, "slightly"), (0.08, "clearly"))
+"""Upper ends of the bands of the ECE in *All* above its floor; beyond the last one it is "severely"."""
+
+
+def severity_of(ece: Value) -> Severity:
+    """Return the band of an ECE above its floor; "well calibrated" too where the interval reaches the floor.
+
+    Examples:
+        >>> severity_of(Value("ece", 0.12, 0.1, 0.14)), severity_of(Value("ece", 0.02, 0.004, 0.03, floor=0.005))
+        ('severely', 'well calibrated')
+    """
+    floor = ece.floor or 0.0
+    if ece.low <= floor:
+        return "well calibrated"
+    return next((band for end, band in BANDS if ece.value - floor < end), "severely")
 
 
 def summary(view: View) -> dict[str, Any]:
-    """Return two sentences, facts, warnings, a chart of the main figures of each method, and what to do."""
-    results = view.results
+    """Return two sentences, facts, warnings and what to do."""
+    results, ece = view.results, _error(view)
     state, best, *more = headline(view)
+    hidden = ece is None or "unnamed_background" in results.settings
     return {
         "dataset": results.settings.get("dataset"),
         "state": state,
         "best": best,
         "more": more,
-        "recommended": view.recommendation.method,
         "advice": _advice(view),
-        "severity": _severity(view),
+        "severity": None if ece is None or hidden else severity_of(ece),
         "facts": _facts(view),
         "warnings": list(results.settings["warnings"]),
         "titles": method_titles(results.methods),
-        "cards": [card for metric, region in _CARDS if (card := _card(view, metric, region))],
-        "regions": region_notes(view.regions, whole=results.is_whole),
+        "regions": region_notes(results.regions, whole=results.is_whole),
     }
 
 
-def _severity(view: View) -> str | None:
-    """Return the severity that colours the headline; None where an unnamed background hides it."""
-    found = view.state(view.results.baseline)
-    return None if found is None or "unnamed_background" in view.results.settings else found.severity
+def _error(view: View) -> Value | None:
+    """Return the ECE of the baseline in *All*; None where no pixel was measured."""
+    baseline = view.results.baseline
+    return view.value(baseline, "ece") if curve_of(view.results, baseline)["count"].sum() else None
 
 
 def _advice(view: View) -> dict[str, Any] | None:
@@ -57,19 +77,6 @@ def _advice(view: View) -> dict[str, Any] | None:
         )
     sentences = [sentence for sentence in (found.reason, *found.worse, found.costs) if sentence]
     return {"sentences": sentences, "command": command}
-
-
-def _card(view: View, metric: str, region: str) -> dict[str, Any] | None:
-    rows = []
-    for method in view.results.methods:
-        if (value := view.value(method, metric, region)) is not None:
-            floor = view.floor(method, region) if metric == "ece" else None
-            numbers = (short(value.value), short(value.low), short(value.high), None if floor is None else short(floor))
-            rows.append(dict(zip(("value", "low", "high", "floor"), numbers, strict=True), name=method))
-    if not rows:
-        return None
-    over = "mean over images" if region == "local-max" else view.average
-    return {"metric": metric, "region": region, "over": over, "rows": rows}
 
 
 def _facts(view: View) -> list[str]:
@@ -100,44 +107,44 @@ def spelled(method: str) -> str:
     return method if title is None else f"{method} ({title})"
 
 
-def _background(results: Results) -> str:
-    """Return the ECE without a class that is probably the background, where nobody named it."""
-    about = results.settings.get("unnamed_background")
-    if about is None:
-        return ""
-    covered, ece = percent(about["fraction"]), with_unit("ece", about["scores"][results.baseline]["ece"])
-    return f" Without this class, which covers {covered} of the pixels, its ECE is {ece}."
-
-
 def _state(view: View) -> list[str]:
-    results = view.results
-    baseline = results.baseline
-    state, ece = view.state(baseline), view.value(baseline, "ece")
-    if state is None or ece is None:
-        return [f"{spelled(baseline)} was measured on {results.settings['num_classes']} classes."]
-    floor = view.floor(baseline)
-    name = results.settings.get("unnamed_background", {}).get("name")
-    subject = "The network is" if name is None else f"Including class '{name}', the network is"
-    above = "" if floor is None else f" Its floor is {with_unit('ece', floor)}."
+    """Return how the network is calibrated, without a class that is probably the background too, and its ECE."""
+    results, ece = view.results, _error(view)
+    if ece is None:
+        return [f"{spelled(results.baseline)} was measured on {results.settings['num_classes']} classes."]
+    subject, sentence = "The network is", _calibration(view, ece)
+    if (about := results.settings.get("unnamed_background")) is not None:
+        subject = f"Including class '{about['name']}', the network is" if about.get("name") else subject
+        covered, without = percent(about["fraction"]), with_unit("ece", about["scores"][results.baseline]["ece"])
+        sentence += f" Without this class, which covers {covered} of the pixels, its ECE is {without}."
+    above = "" if ece.floor is None else f" Its floor is {with_unit('ece', ece.floor)}."
     return [
-        f"{subject} {_calibration(state)}{_background(results)}",
+        f"{subject} {sentence}",
         f"Its expected calibration error (ECE) in the region All is {ece} ({view.average}).{above}",
     ]
 
 
-def _calibration(state: CalibrationState) -> str:
-    """Return a sentence on the calibration over all pixels, with numbers, and in single images if those are worse."""
-    mean = f"on average it says {_share(state.confidence)} and is right {_share(state.accuracy)} of the time"
-    example = f"where it says {_share(state.says)} it is right {_share(state.right)} of the time"
-    if state.overall == "well calibrated":
-        words, numbers = "well calibrated", mean
-    elif state.overall == "slightly":
-        words, numbers = f"only slightly {_DIRECTIONS[state.direction]}", mean
-    else:
-        both = ", in both directions" if state.direction == 0 else ""
-        words, numbers = f"{state.overall} {_DIRECTIONS[state.direction]}{both}", example
-    if SEVERITIES.index(state.severity) > SEVERITIES.index(state.overall):
-        return f"{words} over all pixels ({numbers}), but {state.severity} miscalibrated in single images."
+def _calibration(view: View, ece: Value) -> str:
+    """Return a sentence on the calibration over all pixels, with numbers, and in single images if those are worse.
+
+    Images that err in different directions hide one another over all pixels. The example is the bin that adds most to
+    the ECE.
+    """
+    baseline = view.results.baseline
+    curve = curve_of(view.results, baseline)
+    gaps = curve["confidence"] - curve["hit"]
+    direction = int(np.sign(gaps.sum())) if abs(gaps.sum()) > _ONE_SIDED * gaps.abs().sum() else 0
+    sums, bin_ = curve[["confidence", "hit", "count"]].sum(), curve.iloc[int(np.argmax(gaps.abs()))]
+    mean, example = ((part["confidence"] / part["count"], part["hit"] / part["count"]) for part in (sums, bin_))
+    single, overall = severity_of(ece), severity_of(view.value(baseline, "ece", average="pixels") or ece)
+    words, numbers = overall, "on average it says {:.2f} and is right {:.2f} of the time".format(*mean)
+    if overall == "slightly":
+        words = f"only slightly {_DIRECTIONS[direction]}"
+    elif overall != "well calibrated":
+        words = f"{overall} {_DIRECTIONS[direction]}{', in both directions' if direction == 0 else ''}"
+        numbers = "where it says {:.2f} it is right {:.2f} of the time".format(*example)
+    if SEVERITIES.index(single) > SEVERITIES.index(overall):
+        return f"{words} over all pixels ({numbers}), but {single} miscalibrated in single images."
     return f"{words}: {numbers}."
 
 
@@ -204,7 +211,7 @@ def _test(view: View) -> list[str]:
     reference = results.presentation.reference
     if reference is None or len(results.methods) == 1:
         return []
-    cells = view.cells(results.presentation.average)
+    cells = view.cells[results.presentation.average]
     others = [method for method in results.methods if method != reference]
     beaten = [method for method in others if cells[(method, "ece", "all")].beaten]
     rest = [method for method in others if method not in beaten]
@@ -229,14 +236,12 @@ def _local(view: View) -> list[str]:
 
 def _floor(view: View) -> list[str]:
     best = view.recommendation.method
-    floor = view.floor(best)
-    if floor is None or best == view.results.baseline:
+    own = view.value(best, "ece")
+    if own is None or own.floor is None or best == view.results.baseline:
         return []
-    return [f"If the probabilities of {best} were exactly right, its ECE in All would be {with_unit('ece', floor)}."]
-
-
-def _share(value: float) -> str:
-    return f"{value:.2f}"
+    return [
+        f"If the probabilities of {best} were exactly right, its ECE in All would be {with_unit('ece', own.floor)}."
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,38 +7,21 @@ from typing import Any
 
 from segcal.evaluation.decisions import Decisions, decision_tables
 from segcal.evaluation.limits import limits_table
-from segcal.report.view import KEYS, View, nested, pooled_values, short
-from segcal.tables import Average, TextTable
+from segcal.report.view import KEYS, View, nested, short
+from segcal.tables import TextTable
 from segcal.tables.numbers import number
 
 _WORST_PATCHES = 50
 _BINS = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
 
 
-def table(view: View) -> dict[str, Any]:
-    """Return cells [value, spread or low, high, best, beaten] for both averages; patches are not pooled."""
-
-    def marks(average: Average, row: Any) -> tuple[bool, bool]:
-        """Return whether a value is the best, and significantly worse than the reference's."""
-        cell = view.cells(average).get((row.method, row.metric, row.region))
-        return (False, False) if cell is None else (cell.best, cell.beaten)
-
-    def of_images(row: Any) -> list[Any]:
-        return [short(row.value), short(row.std), None, *marks("images", row)]
-
-    def of_pixels(row: Any) -> list[Any]:
-        return [*map(short, (row.value, row.low, row.high)), *marks("pixels", row)]
-
-    return {
-        "images": nested(view.means, KEYS, of_images),
-        "pixels": nested(view.results.pooled_frame, KEYS, of_pixels),
-        "best": view.recommendation.method,
-    }
-
-
 def channels(view: View) -> dict[str, Any] | None:
     """Return channel -> method -> region -> metric -> value and interval; None unless there are several channels."""
-    return {name: pooled_values(own) for name, own in view.results.channels.items()} or None
+
+    def entries(row: Any) -> list[float | None]:
+        return [short(row.value), short(row.low), short(row.high)]
+
+    return {name: nested(own.pooled_frame, KEYS, entries) for name, own in view.results.channels.items()} or None
 
 
 def likelihood(view: View) -> dict[str, Any] | None:
@@ -106,7 +89,7 @@ def worst(view: View) -> dict[str, Any]:
     return {
         "patches": [
             {
-                "case": str(row["case"]),
+                "name": str(row["case"]),
                 "patch": int(row["patch"]),
                 "origin": str(row["origin"]),
                 "values": [short(row.get(method, math.nan)) for method in results.methods],
