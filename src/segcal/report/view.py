@@ -199,9 +199,9 @@ def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Any:
 
 
 def _averages(view: View, average: Average) -> Any:
-    """Return method -> region -> metric -> [value, low, high, std, floor, best, significantly worse than the reference].
+    """Return method -> region -> metric -> [value, low, high, std, floor, best, beaten].
 
-    Metrics that the paper's table does not have are neither best nor worse.
+    Best and beaten are the marks of the paper's table; metrics that it does not have are neither.
     """
     cells = view.cells[average]
 

@@ -137,7 +137,8 @@ def _calibration(view: View, ece: Value) -> str:
     sums, bin_ = curve[["confidence", "hit", "count"]].sum(), curve.iloc[int(np.argmax(gaps.abs()))]
     mean, example = ((part["confidence"] / part["count"], part["hit"] / part["count"]) for part in (sums, bin_))
     single, overall = severity_of(ece), severity_of(view.value(baseline, "ece", average="pixels") or ece)
-    words, numbers = overall, "on average it says {:.2f} and is right {:.2f} of the time".format(*mean)
+    words: str = overall
+    numbers = "on average it says {:.2f} and is right {:.2f} of the time".format(*mean)
     if overall == "slightly":
         words = f"only slightly {_DIRECTIONS[direction]}"
     elif overall != "well calibrated":
@@ -236,12 +237,11 @@ def _local(view: View) -> list[str]:
 
 def _floor(view: View) -> list[str]:
     best = view.recommendation.method
-    own = view.value(best, "ece")
-    if own is None or own.floor is None or best == view.results.baseline:
+    ece = view.value(best, "ece")
+    if ece is None or ece.floor is None or best == view.results.baseline:
         return []
-    return [
-        f"If the probabilities of {best} were exactly right, its ECE in All would be {with_unit('ece', own.floor)}."
-    ]
+    floor = with_unit("ece", ece.floor)
+    return [f"If the probabilities of {best} were exactly right, its ECE in All would be {floor}."]
 
 
 def _listed(names: Sequence[str]) -> str:
