@@ -29,7 +29,7 @@ def figure(
     from segcal.evaluation.portraits import load_portraits
     from segcal.evaluation.results import Results
     from segcal.files import check_output_file
-    from segcal.report.figures import FIGURES, write_figure
+    from segcal.report.figures import write_figure
 
     check_output_file(out, (), results)
     found = Results.load(results)
@@ -37,7 +37,7 @@ def figure(
         kind,
         found,
         out,
-        portraits=load_portraits(results) if kind in FIGURES and FIGURES[kind].portraits else (),
+        portraits=load_portraits(results),
         methods=methods or (),
         metric=metric,
         region=region,
