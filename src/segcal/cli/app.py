@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from segcal.cli import nnunet
-from segcal.cli.console import Group, ManyValues
+from segcal.cli.console import Answer, Group, ManyValues
 from segcal.cli.options import flattened
 from segcal.training.environment import alone, launched
 from segcal.version import __version__
@@ -64,7 +64,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
     launched()  # before anything is read or written
 
 
-def _added(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
+def _added(group: typer.Typer, name: str, command: Callable[..., Answer | None]) -> None:
     run = flattened(command)
     group.command(name, cls=ManyValues)(run if name in SHARED else _by_first_process(run))
 

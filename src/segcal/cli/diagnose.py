@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from segcal.cli.console import OUT, say, say_json, say_where, warn
-from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, RunOptions, Split, option
+from segcal.cli.console import OUT, Answer, say, say_where, warn
+from segcal.cli.options import OUTPUT, Data, FolderOptions, RunOptions, Split, option
 from segcal.progress import progress_of
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def diagnose(
         bool, option(OUTPUT, "Add the scores of oracle temperatures, and the floor.", "--limits")
     ] = False,
     out: Annotated[Path | None, option(OUTPUT, "Folder to save the diagnosis in, as JSON.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer | None:
     """Report whether the network is over- or underconfident: data set, images, pixels.
 
     Example: segcal diagnose DATA --maps maps/
@@ -53,26 +52,27 @@ def diagnose(
             with Run("diagnose", maps, run.engine, run.track) as drawing:
                 write_cases(ExcessMaps(folder, device), folder, drawing)
         if found is None:
-            return
+            return None
         if out is not None:
             save_diagnosis(found, out)
     heads = heads_of_folder(folder) if limits else []
     reached = {head.name: limits_of(head.cases(folder), head.protocol) for head in heads}
-    if as_json:
-        say_json(plain_diagnosis(found, reached))
-        return
-    for name, diagnosis in found.items():
-        if len(found) > 1:
-            say(f"channel {name}", style="bold")
-        if diagnosis.doubt:
-            warn(diagnosis.doubt)
-        OUT.print(_table(diagnosis))
-        say(diagnosis.advice())
-        if limits:
-            OUT.print("", limits_table(reached[name]))
-    if maps is not None:
-        say(f"maps in {maps}")
-    say_where(out)
+
+    def show() -> None:
+        for name, diagnosis in found.items():
+            if len(found) > 1:
+                say(f"channel {name}", style="bold")
+            if diagnosis.doubt:
+                warn(diagnosis.doubt)
+            OUT.print(_table(diagnosis))
+            say(diagnosis.advice())
+            if limits:
+                OUT.print("", limits_table(reached[name]))
+        if maps is not None:
+            say(f"maps in {maps}")
+        say_where(out)
+
+    return Answer(lambda: plain_diagnosis(found, reached), show)
 
 
 def _table(found: Diagnosis) -> TextTable:

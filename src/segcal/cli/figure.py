@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import say_file
-from segcal.cli.options import OUTPUT, AsJson, ResultsFolder, option
+from segcal.cli.console import Answer, written_file
+from segcal.cli.options import OUTPUT, ResultsFolder, option
 
 
 def figure(
@@ -20,8 +20,7 @@ def figure(
     region: Annotated[str | None, typer.Option(help="reliability: all, boundary; patch-size: local-avg.")] = None,
     label: Annotated[str, typer.Option("--class", help="reliability: only pixels predicted as this class.")] = "",
     case: Annotated[str | None, typer.Option(help="temperature: the case, one of those shown on the page.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Draw a figure for a paper, such as reliability diagrams or temperature maps.
 
     Example: segcal figure reliability results/ --out reliability.pdf
@@ -44,4 +43,4 @@ def figure(
         label=label,
         case=case,
     )
-    say_file(out, as_json)
+    return written_file(out)
