@@ -26,13 +26,13 @@ KEYS = ("method", "region", "metric")
 
 
 class Value(NamedTuple):
-    """An average of a metric with its 95 % interval, and what a perfectly calibrated method would score, if known."""
+    """An average of a metric, its 95 % interval, and what a perfectly calibrated method would score; NaN if unknown."""
 
     metric: str
     value: float
     low: float
     high: float
-    floor: float | None = None
+    floor: float = math.nan
 
     def __str__(self) -> str:
         return with_interval(self.metric, self.value, self.low, self.high, unit=True)
@@ -94,15 +94,13 @@ class View:
         """The cells of the paper's table for each average."""
         return {average: self.results.table(average=average).cells for average in get_args(Average)}
 
-    def value(self, method: str, metric: str, region: str = "all", average: Average | None = None) -> Value | None:
-        """Return a metric of a method, None where it was not measured; patches are always averaged over images."""
+    def value(self, method: str, metric: str, region: str = "all", average: Average | None = None) -> Value:
+        """Return a metric of a method; patches are always averaged over images."""
         local = region.startswith("local")
         table = self.averages["images" if local else average or self.results.presentation.average]
         rows = table[(table.method == method) & (table.metric == metric) & (table.region == region)]
-        if not len(rows) or math.isnan(rows.iloc[0]["value"]):
-            return None
-        value, low, high, floor = (float(rows.iloc[0][column]) for column in ("value", "low", "high", "floor"))
-        return Value(metric, value, low, high, None if math.isnan(floor) else floor)
+        columns = rows[["value", "low", "high", "floor"]].to_numpy(float)
+        return Value(metric, *(columns[0].tolist() if len(columns) else [math.nan] * 4))
 
     def difference(self, method: str, other: str, metric: str = "nll") -> ScoreDifference:
         """Return by how much the metric of `method` in *All* is above that of `other`, paired by image."""

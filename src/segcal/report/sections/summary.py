@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import isnan
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -32,7 +33,7 @@ def severity_of(ece: Value) -> Severity:
         >>> severity_of(Value("ece", 0.12, 0.1, 0.14)), severity_of(Value("ece", 0.02, 0.004, 0.03, floor=0.005))
         ('severely', 'well calibrated')
     """
-    floor = ece.floor or 0.0
+    floor = 0.0 if isnan(ece.floor) else ece.floor
     if ece.low <= floor:
         return "well calibrated"
     return next((band for end, band in BANDS if ece.value - floor < end), "severely")
@@ -40,16 +41,16 @@ def severity_of(ece: Value) -> Severity:
 
 def summary(view: View) -> dict[str, Any]:
     """Return two sentences, facts, warnings and what to do."""
-    results, ece = view.results, _error(view)
+    results = view.results
     state, best, *more = headline(view)
-    hidden = ece is None or "unnamed_background" in results.settings
+    hidden = not _measured(view) or "unnamed_background" in results.settings
     return {
         "dataset": results.settings.get("dataset"),
         "state": state,
         "best": best,
         "more": more,
         "advice": _advice(view),
-        "severity": None if ece is None or hidden else severity_of(ece),
+        "severity": None if hidden else severity_of(view.value(results.baseline, "ece")),
         "facts": _facts(view),
         "warnings": list(results.settings["warnings"]),
         "titles": method_titles(results.methods),
@@ -57,10 +58,9 @@ def summary(view: View) -> dict[str, Any]:
     }
 
 
-def _error(view: View) -> Value | None:
-    """Return the ECE of the baseline in *All*; None where no pixel was measured."""
-    baseline = view.results.baseline
-    return view.value(baseline, "ece") if curve_of(view.results, baseline)["count"].sum() else None
+def _measured(view: View) -> bool:
+    """Return whether any pixel of *All* was measured."""
+    return bool(curve_of(view.results, view.results.baseline)["count"].sum())
 
 
 def _advice(view: View) -> dict[str, Any] | None:
@@ -97,8 +97,7 @@ def _facts(view: View) -> list[str]:
 def headline(view: View) -> list[str]:
     """Return sentences: how the network is calibrated, what helps ("" if nothing was compared), and further ones."""
     state, *error = _state(view)
-    further = [sentence for part in (_ece, _harm, _test, _local, _floor) for sentence in part(view)]
-    return [state, _best(view), *error, *further]
+    return [state, _best(view), *error, *_compared(view), *_patches_and_floor(view)]
 
 
 def spelled(method: str) -> str:
@@ -109,15 +108,15 @@ def spelled(method: str) -> str:
 
 def _state(view: View) -> list[str]:
     """Return how the network is calibrated, without a class that is probably the background too, and its ECE."""
-    results, ece = view.results, _error(view)
-    if ece is None:
+    results, ece = view.results, view.value(view.results.baseline, "ece")
+    if not _measured(view):
         return [f"{spelled(results.baseline)} was measured on {results.settings['num_classes']} classes."]
     subject, sentence = "The network is", _calibration(view, ece)
     if (about := results.settings.get("unnamed_background")) is not None:
         subject = f"Including class '{about['name']}', the network is" if about.get("name") else subject
         covered, without = percent(about["fraction"]), with_unit("ece", about["scores"][results.baseline]["ece"])
         sentence += f" Without this class, which covers {covered} of the pixels, its ECE is {without}."
-    above = "" if ece.floor is None else f" Its floor is {with_unit('ece', ece.floor)}."
+    above = "" if isnan(ece.floor) else f" Its floor is {with_unit('ece', ece.floor)}."
     return [
         f"{subject} {sentence}",
         f"Its expected calibration error (ECE) in the region All is {ece} ({view.average}).{above}",
@@ -136,7 +135,7 @@ def _calibration(view: View, ece: Value) -> str:
     direction = int(np.sign(gaps.sum())) if abs(gaps.sum()) > _ONE_SIDED * gaps.abs().sum() else 0
     sums, bin_ = curve[["confidence", "hit", "count"]].sum(), curve.iloc[int(np.argmax(gaps.abs()))]
     mean, example = ((part["confidence"] / part["count"], part["hit"] / part["count"]) for part in (sums, bin_))
-    single, overall = severity_of(ece), severity_of(view.value(baseline, "ece", average="pixels") or ece)
+    single, overall = severity_of(ece), severity_of(view.value(baseline, "ece", average="pixels"))
     words: str = overall
     numbers = "on average it says {:.2f} and is right {:.2f} of the time".format(*mean)
     if overall == "slightly":
@@ -152,96 +151,60 @@ def _calibration(view: View, ece: Value) -> str:
 def _best(view: View) -> str:
     """Return what the recommended method changes."""
     results, method = view.results, view.recommendation.method
-    if len(results.methods) == 1:
-        return ""
-    pairs = [[view.value(name, metric) for name in (results.baseline, method)] for metric in ("ece", "nll")]
-    (ece, own_ece), (nll, own_nll) = pairs
-    if method == results.baseline or ece is None or own_ece is None or nll is None or own_nll is None:
-        return view.recommendation.reason
-    return (
-        f"{spelled(method)} is recommended: it changes the ECE from {ece.short} to {own_ece.short} and the negative "
-        f"log-likelihood (NLL) from {nll.short} to {own_nll.short}."
+    if method == results.baseline:
+        return view.recommendation.reason if len(results.methods) > 1 else ""
+    ece, nll = (
+        f"from {view.value(results.baseline, m).short} to {view.value(method, m).short}" for m in ("ece", "nll")
     )
+    return f"{spelled(method)} is recommended: it changes the ECE {ece} and the negative log-likelihood (NLL) {nll}."
 
 
-def _ece(view: View) -> list[str]:
-    """Name the method of least ECE where it is not the recommended one, and what speaks against it.
+def _compared(view: View) -> Iterator[str]:
+    """Yield what speaks against the lowest ECE, which methods do harm, and whom the reference beats.
 
     An NLL that differs in digits that are not shown is not called higher: the sentence would contradict itself.
     """
-    results = view.results
-    best = view.recommendation.method
+    results, best = view.results, view.recommendation.method
+    baseline, others = results.baseline, [method for method in results.methods if method != results.baseline]
     errors = {method: view.value(method, "ece") for method in results.methods}
-    known = {method: value for method, value in errors.items() if value is not None}
-    if len(results.methods) == 1 or not known:
-        return []
-    least = min(known, key=lambda method: known[method].value)
-    own, nll = view.value(best, "nll"), view.value(least, "nll")
-    if least == best or own is None or nll is None or view.difference(least, best).is_noise:
-        return []
-    baseline = view.value(results.baseline, "nll")
-    if nll.short == own.short:
-        return []
-    against = f"{own.short} of {best}"
-    if baseline is not None and nll.value > baseline.value and nll.short != baseline.short:
-        against += f" and even above {baseline.short} of {results.baseline}"
-    return [f"{spelled(least)} has the lowest ECE, {known[least].short}, but its NLL is {nll.short}, above {against}."]
-
-
-def _harm(view: View) -> list[str]:
-    """Name methods that make probabilities worse or lose accuracy."""
-    results = view.results
-    baseline = results.baseline
-    others = [method for method in results.methods if method != baseline]
-    worse = [method for method in others if view.difference(method, baseline).low > 0]
-    sentences = []
-    if worse:
-        verb = "makes" if len(worse) == 1 else "make"
-        sentences.append(f"{_listed(worse)} {verb} the NLL worse than {baseline}.")
-    before = view.value(baseline, "accuracy")
+    least = min(errors, key=lambda method: (isnan(errors[method].value), errors[method].value))
+    own, nll, before = (view.value(method, "nll") for method in (best, least, baseline))
+    if least != best and nll.short != own.short and not view.difference(least, best).is_noise:
+        higher = nll.value > before.value and nll.short != before.short
+        against = f"{own.short} of {best}" + (f" and even above {before.short} of {baseline}" if higher else "")
+        lowest = f"{spelled(least)} has the lowest ECE, {errors[least].short}"
+        yield f"{lowest}, but its NLL is {nll.short}, above {against}."
+    if worse := [method for method in others if view.difference(method, baseline).low > 0]:
+        yield f"{_listed(worse)} {'makes' if len(worse) == 1 else 'make'} the NLL worse than {baseline}."
     for method in others:
-        after = view.value(method, "accuracy")
-        if before is not None and after is not None and after.value < before.value - _LOST:
-            sentences.append(f"{method} changes predicted labels: accuracy falls from {before.short} to {after.short}.")
-    return sentences
+        right, wrong = (view.value(name, "accuracy") for name in (baseline, method))
+        if wrong.value < right.value - _LOST:
+            yield f"{method} changes predicted labels: accuracy falls from {right.short} to {wrong.short}."
+    reference, test = results.presentation.reference, results.presentation.test_sentence()
+    if reference is not None and others:
+        cells = view.cells[results.presentation.average]
+        rest = [method for method in results.methods if method != reference]
+        beaten = [method for method in rest if cells[(method, "ece", "all")].beaten]
+        rest = [method for method in rest if method not in beaten]
+        words = (
+            f"has a significantly lower ECE in All than {_listed(beaten)}"
+            if beaten
+            else ("does not have a significantly lower ECE in All than any other method")
+        )
+        also = f", but not than {_listed(rest)}" if beaten and rest else ""
+        yield f"The reference {reference} {words}{also} ({test})."
 
 
-def _test(view: View) -> list[str]:
-    """Say whom the chosen reference beats in ECE, by the chosen test."""
-    results = view.results
-    reference = results.presentation.reference
-    if reference is None or len(results.methods) == 1:
-        return []
-    cells = view.cells[results.presentation.average]
-    others = [method for method in results.methods if method != reference]
-    beaten = [method for method in others if cells[(method, "ece", "all")].beaten]
-    rest = [method for method in others if method not in beaten]
-    than = f"than {_listed(beaten)}" if beaten else "than any other method"
-    verb = "has" if beaten else "does not have"
-    also = f", but not than {_listed(rest)}" if beaten and rest else ""
-    test = results.presentation.test_sentence()
-    return [f"The reference {reference} {verb} a significantly lower ECE in All {than}{also} ({test})."]
-
-
-def _local(view: View) -> list[str]:
-    results = view.results
-    best = view.recommendation.method
-    before, after = (view.value(method, "ece", "local-max") for method in (results.baseline, best))
-    if before is None:
-        return []
-    sentence = f"In the worst patch of an image, the ECE of {results.baseline} is {before.short}"
-    if best == results.baseline or after is None:
-        return [f"{sentence} (mean over images)."]
-    return [f"{sentence} and that of {best} {after.short} (mean over images)."]
-
-
-def _floor(view: View) -> list[str]:
-    best = view.recommendation.method
-    ece = view.value(best, "ece")
-    if ece is None or ece.floor is None or best == view.results.baseline:
-        return []
-    floor = with_unit("ece", ece.floor)
-    return [f"If the probabilities of {best} were exactly right, its ECE in All would be {floor}."]
+def _patches_and_floor(view: View) -> Iterator[str]:
+    """Yield the ECE in the worst patches, and the floor of the recommended method."""
+    baseline, best = view.results.baseline, view.recommendation.method
+    before, after = (view.value(method, "ece", "local-max") for method in (baseline, best))
+    if not isnan(before.value):
+        improved = f" and that of {best} {after.short}" if best != baseline else ""
+        yield f"In the worst patch of an image, the ECE of {baseline} is {before.short}{improved} (mean over images)."
+    floor = view.value(best, "ece").floor
+    if not isnan(floor) and best != baseline:
+        yield f"If the probabilities of {best} were exactly right, its ECE in All would be {with_unit('ece', floor)}."
 
 
 def _listed(names: Sequence[str]) -> str:
