@@ -177,9 +177,9 @@ def _compared(view: View) -> Iterator[str]:
     if worse := [method for method in others if view.difference(method, baseline).low > 0]:
         yield f"{_listed(worse)} {'makes' if len(worse) == 1 else 'make'} the NLL worse than {baseline}."
     for method in others:
-        right, wrong = (view.value(name, "accuracy") for name in (baseline, method))
-        if wrong.value < right.value - _LOST:
-            yield f"{method} changes predicted labels: accuracy falls from {right.short} to {wrong.short}."
+        kept, left = (view.value(name, "accuracy") for name in (baseline, method))
+        if left.value < kept.value - _LOST:
+            yield f"{method} changes predicted labels: accuracy falls from {kept.short} to {left.short}."
     reference, test = results.presentation.reference, results.presentation.test_sentence()
     if reference is not None and others:
         cells = view.cells[results.presentation.average]
