@@ -77,9 +77,11 @@ def diagnose(
 
 def _table(found: Diagnosis) -> TextTable:
     """Return the state of the data set and of the images that are furthest from balance."""
+    from numpy import nan_to_num
+
     from segcal.tables import TextTable
 
-    shown = sorted(found.images, key=lambda image: -_imbalance(image.nll - image.entropy))
+    shown = sorted(found.images, key=lambda image: -nan_to_num(abs(image.nll - image.entropy)))
     rows = [
         (
             finding.name,
@@ -96,7 +98,3 @@ def _table(found: Diagnosis) -> TextTable:
         notes.append(_UNJUDGED)
     headings = ("image", "state", "NLL,\nnats", "entropy,\nnats", "best T", "T varies")
     return TextTable(headings, rows, keys=2, note="\n".join(notes))
-
-
-def _imbalance(gap: float) -> float:
-    return 0.0 if math.isnan(gap) else abs(gap)
