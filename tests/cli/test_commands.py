@@ -176,7 +176,9 @@ def test_evaluate_with_floor_and_other_statistics(data: Path, calibrator: Path) 
 
 def test_evaluate_names_the_classes_of_the_folder(data: Path) -> None:
     (data / "segcal.toml").write_text('classes = ["sky", "road", "car"]\n')
-    found = succeed_json("evaluate", data)
+    page = data.parent / "page.html"
+    found = succeed_json("evaluate", data, "--page", page)
+    assert '"classes":["sky","road","car"]' in page.read_text()
     assert found["settings"]["class_names"] == ["sky", "road", "car"]
     assert {row["label"] for row in found["curves"]} == {"", "sky", "road", "car"}
 
