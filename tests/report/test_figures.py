@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.ImageColor import getrgb
 
 import segcal
 from segcal import InputError, Results, create, evaluate
 from segcal.data.sample.scenes import simulate
 from segcal.evaluation.portraits import NOTHING, Portrait, make_portraits
 from segcal.report import colours
-from segcal.report.colours import channels, class_colours
+from segcal.report.colours import class_colours
 from segcal.report.figures import KINDS, draw_figure, write_figure
 from segcal.report.figures.cases import coloured
 from segcal.report.figures.reliability import Bins
@@ -113,7 +114,7 @@ def test_no_colour_means_two_things() -> None:
     every = [*palettes, class_colours(8)]
     for k, one in enumerate(every):
         for other in every[:k]:
-            gaps = [np.linalg.norm(np.subtract(channels(a), channels(b))) for a in one for b in other]
+            gaps = [np.linalg.norm(np.subtract(getrgb(a), getrgb(b))) for a in one for b in other]
             assert min(gaps) > 40
     assert len(set(class_colours(60))) == 60
 

@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+from PIL.ImageColor import getrgb
 
 from segcal.evaluation.portraits import NOTHING, Kind, Layer, PixelRegion, Portrait
 from segcal.evaluation.portraits.model import LOGARITHMIC
 from segcal.functional.catalogue import metric_named
-from segcal.report.colours import REGIONS, channels, class_colours
+from segcal.report.colours import REGIONS, class_colours
 from segcal.report.figures.drawing import Request, bare, literal
 from segcal.report.figures.reliability import Bins, diagram, histogram
 from segcal.tables.numbers import with_unit
@@ -237,5 +238,5 @@ def _show_scale(figure: Any, drawn: Any, values: Sequence[float], labels: Sequen
 def coloured(values: Array, palette: Sequence[str]) -> Array:
     """Return positions in a palette as colours; those without one, as ignored pixels, are grey."""
     colours = np.full((NOTHING + 1, 3), 128, np.uint8)
-    colours[: len(palette)] = [channels(colour) for colour in palette]
+    colours[: len(palette)] = [getrgb(colour) for colour in palette]
     return colours[values]
