@@ -353,12 +353,6 @@ def test_bad_learning_in_one_sentence(learned: Path) -> None:
     assert everything(learned.parent) == before
 
 
-def test_reference_is_checked_before_measuring(data: Path, calibrator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segcal.evaluation.run.evaluate", lambda *_, **__: pytest.fail("it was measured"))
-    line = refuse("evaluate", data, "--calibrators", calibrator, "--reference", "LTS")
-    assert "reference must be one of UC, TS, got 'LTS'" in line
-
-
 NETWORKS = """
 from torch import nn
 def build():

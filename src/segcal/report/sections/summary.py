@@ -186,13 +186,9 @@ def _compared(view: View) -> Iterator[str]:
         rest = [method for method in results.methods if method != reference]
         beaten = [method for method in rest if cells[(method, "ece", "all")].beaten]
         rest = [method for method in rest if method not in beaten]
-        words = (
-            f"has a significantly lower ECE in All than {_listed(beaten)}"
-            if beaten
-            else ("does not have a significantly lower ECE in All than any other method")
-        )
+        verb, than = ("has", _listed(beaten)) if beaten else ("does not have", "any other method")
         also = f", but not than {_listed(rest)}" if beaten and rest else ""
-        yield f"The reference {reference} {words}{also} ({test})."
+        yield f"The reference {reference} {verb} a significantly lower ECE in All than {than}{also} ({test})."
 
 
 def _patches_and_floor(view: View) -> Iterator[str]:
