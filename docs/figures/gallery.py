@@ -9,7 +9,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import segcal
 from segcal.evaluation.portraits import make_portraits
-from segcal.report.figures import FIGURES, draw_figure
+from segcal.report.figures import KINDS, draw_figure
 
 HERE = Path(__file__).parent
 
@@ -24,8 +24,8 @@ def main() -> None:
     cases = sample["test"]
     results = segcal.evaluate(cases, methods, num_classes=5, patch_size=24, patch_sizes=(12, 24, 36, 48))
     portraits = make_portraits(cases, methods, results, named=[cases[0].name, cases[1].name])
-    for kind, figure in FIGURES.items():
-        drawn = draw_figure(kind, results, portraits=portraits if figure.portraits else ())
+    for kind in KINDS:
+        drawn = draw_figure(kind, results, portraits=portraits)
         drawn.savefig(HERE / f"gallery-{kind}.png", dpi=70)
 
 

@@ -19,8 +19,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
     write_folder(root / "data", {"fit": cases[:1], "test": cases[:0:-1]})
     succeed("fit", root / "data", "--method", "ts", "--out", root / "ts")
-    options = ("--calibrators", root / "ts", "--floor", "--patch-size", 6)
-    succeed("evaluate", root / "data", *options, "--out", root / "results")
+    options = ("--calibrators", root / "ts", "--floor", "--patch-size", 6, "--patches", 3, "--patch-sizes", 4, 6)
+    page = root / "page.html"
+    shown = succeed("evaluate", root / "data", *options, "--out", root / "results", "--page", page)
+    assert f"shown in {page}" in shown.replace("\n", "")
     return root
 
 

@@ -17,7 +17,7 @@ def test_details_are_in_words(method: str, capsys: pytest.CaptureFixture[str]) -
     cases = simulated(3, num_classes=3, size=(16, 14), contrast=2.0)
     calibrator = segcal.create(method, num_classes=3)
     calibrator.fit(cases, **({"epochs": 1} if "epochs" in calibrator.fit_settings else {}))
-    print_report(method, calibrator.fit_report_, Path("out"), as_json=False)
+    print_report(method, calibrator.fit_report_, Path("out"))
     shown = capsys.readouterr().out
     assert shown.startswith(f"{method}: NLL ")
     assert "_" not in shown, "a key"
@@ -28,7 +28,7 @@ def test_details_are_in_words(method: str, capsys: pytest.CaptureFixture[str]) -
 def test_details_of_training(capsys: pytest.CaptureFixture[str]) -> None:
     details = {"temperature_low": 1.0, "temperature_high": 2.5, "ts_temperature": 1.75, "best_epoch": 3, "share": 0.5}
     details |= {"dead_share": 0.2, "validation_nll": 0.61, "validation_nll_ts": 0.65}
-    print_report("lts", FitReport(10, 1.0, 0.5, 3, details=details, cases=2, seconds=1.0), Path("out"), as_json=False)
+    print_report("lts", FitReport(10, 1.0, 0.5, 3, details=details, cases=2, seconds=1.0), Path("out"))
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  temperatures from 1 to 2.5 (ts: 1.75)",
         "  weights from epoch 3; 50% of their change from ts is kept",
@@ -40,7 +40,7 @@ def test_details_of_training(capsys: pytest.CaptureFixture[str]) -> None:
 def test_classes_have_their_names(capsys: pytest.CaptureFixture[str]) -> None:
     details = {"words": ["pixels predicted as class 1: x1.2", "where class 0 is predicted, class 7 is more likely"]}
     report = FitReport(10, 1.0, 0.5, 3, details=details, cases=2, seconds=1.0)
-    print_report("cts", report, Path("out"), as_json=False, class_names=("field", "road"))
+    print_report("cts", report, Path("out"), class_names=("field", "road"))
     assert capsys.readouterr().out.splitlines()[1:3] == [
         "  pixels predicted as 'road': x1.2",
         "  where 'field' is predicted, class 7 is more likely",

@@ -133,10 +133,12 @@ def test_input_is_never_replaced(data: Path, calibrator: Path) -> None:
     assert everything(data.parent) == before
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_measuring(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wrong_references_and_pages_are_refused_before_measuring(
+    data: Path, calibrator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segcal.evaluation.run.evaluate_folder", None)
+    line = refuse("evaluate", data, "--calibrators", calibrator, "--reference", "LTS")
+    assert "reference must be one of UC, TS, got 'LTS'" in line
     (tmp_path / "file").touch()
     assert "is a file; choose" in refuse("evaluate", data, "--page", tmp_path / "file" / "sub" / "page.html")
     real = os.access

@@ -51,7 +51,7 @@ def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pyt
     def closed(*_: Any, **__: Any) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("segcal.cli.fit.print_report", closed)
+    monkeypatch.setattr("segcal.cli.console.Answer.print", closed)
     result = run("fit", data, "--method", "ts", "--out", data.parent / "ts")
     assert result.exit_code == 1
     assert result.stderr == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from segcal import Results
 from segcal.evaluation.recommendation import recommend
 from segcal.evaluation.saved import TABLES
-from segcal.report.sections.summary import headline
-from segcal.report.view import Value, View, severity_of
+from segcal.report.sections.summary import SEVERITIES, headline, severity_of
+from segcal.report.view import Value, View
 from segcal.tables import Presentation
 
 IMAGES = 14  # with fewer, ties make the Wilcoxon test count all permutations
@@ -68,30 +69,21 @@ def said(results: Results) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("ece", "bins", "first"),
+    ("ece", "bins", "words", "numbers"),
     [
+        (0.12, [(100, 85, 98.0), (10, 5, 5.0)], "severely overconfident", "where it says 0.98 it is right 0.85"),
+        (0.05, [(100, 85, 90.0)], "clearly overconfident", "where it says 0.90 it is right 0.85"),
+        (0.05, [(100, 95, 88.0)], "clearly underconfident", "where it says 0.88 it is right 0.95"),
+        (0.02, [(100, 96, 97.5)], "only slightly overconfident", "on average it says 0.97 and is right 0.96"),
+        (0.004, [(100, 96, 96.3)], "well calibrated", "on average it says 0.96 and is right 0.96"),
         (
-            0.12,
-            [(100, 85, 98.0), (10, 5, 5.0)],
-            "severely overconfident: where it says 0.98 it is right 0.85 of the time.",
-        ),
-        (0.05, [(100, 85, 90.0)], "clearly overconfident: where it says 0.90 it is right 0.85 of the time."),
-        (0.05, [(100, 95, 88.0)], "clearly underconfident: where it says 0.88 it is right 0.95 of the time."),
-        (
-            0.02,
-            [(100, 96, 97.5)],
-            "only slightly overconfident: on average it says 0.97 and is right 0.96 of the time.",
-        ),
-        (0.004, [(100, 96, 96.3)], "well calibrated: on average it says 0.96 and is right 0.96 of the time."),
-        (
-            0.1,
-            [(100, 40, 50.0), (100, 90, 80.0)],
-            "severely miscalibrated, in both directions: where it says 0.50 it is right 0.40 of the time.",
+            *(0.1, [(100, 40, 50.0), (100, 90, 80.0)]),
+            *("severely miscalibrated, in both directions", "where it says 0.50 it is right 0.40"),
         ),
     ],
 )
-def test_severity_and_direction(ece: float, bins: list[Any], first: str) -> None:
-    assert said(made({"UC": 0.5}, {"UC": ece}, bins=bins))[0] == f"The network is {first}"
+def test_severity_and_direction(ece: float, bins: list[Any], words: str, numbers: str) -> None:
+    assert said(made({"UC": 0.5}, {"UC": ece}, bins=bins))[0] == f"The network is {words}: {numbers} of the time."
 
 
 def test_images_that_err_in_different_directions_are_not_hidden_by_the_average() -> None:
@@ -106,18 +98,11 @@ def test_images_that_err_in_different_directions_are_not_hidden_by_the_average()
     assert said(shown)[0].startswith("The network is only slightly overconfident: on average")
 
 
-def test_the_floor_counts_in_the_networks_favour() -> None:
-    sentences = said(made({"UC": 0.5}, {"UC": 0.05}, floor=0.045))
-    assert sentences[0].startswith("The network is well calibrated")
-    assert sentences[2].endswith("(mean over 14 images). Its floor is 4.50\u00a0%.")
-
-
 @given(ece=st.floats(0.001, 0.9), floor=st.floats(0, 0.2), half=st.floats(0, 0.1))
 def test_more_error_is_never_called_less_severe(ece: float, floor: float, half: float) -> None:
-    order = ["well calibrated", "slightly", "clearly", "severely"]
-    less, more = (severity_of(Value("ece", x, x - half, x + half), floor) for x in (ece, ece + 0.02))
-    assert order.index(less) <= order.index(more)
-    assert order.index(severity_of(Value("ece", ece, ece - half, ece + half))) >= order.index(less)
+    less, more = (severity_of(Value("ece", x, x - half, x + half, floor)) for x in (ece, ece + 0.02))
+    assert SEVERITIES.index(less) <= SEVERITIES.index(more)
+    assert SEVERITIES.index(severity_of(Value("ece", ece, ece - half, ece + half))) >= SEVERITIES.index(less)
 
 
 def test_the_best_method_is_that_of_least_nll_and_a_low_ece_alone_is_not_praised() -> None:
@@ -152,36 +137,41 @@ def test_a_gain_within_noise_is_called_noise() -> None:
     assert "no method lowers its NLL by more than noise" in said(results)[1]
 
 
-def test_calibration_that_does_not_help_is_said_not_to() -> None:
-    sentences = said(made({"UC": 0.3, "TS": 0.31, "LTS": 0.32}, {"UC": 0.01, "TS": 0.02, "LTS": 0.02}))
-    assert sentences[1].startswith("Keep UC: no method lowers its NLL")
-    assert "TS and LTS make the NLL worse than UC." in sentences
+THREE: dict[str, Any] = {"nll": {"UC": 0.5, "TS": 0.4, "LTS": 0.39}, "ece": {"UC": 0.1, "TS": 0.02, "LTS": 0.02}}
+HARM: dict[str, Any] = {"nll": {"UC": 0.3, "TS": 0.31, "LTS": 0.32}, "ece": {"UC": 0.01, "TS": 0.02, "LTS": 0.02}}
+LOSS: dict[str, Any] = {"nll": {"UC": 0.5, "DIRICHLET": 0.4}, "ece": {"UC": 0.02, "DIRICHLET": 0.02}}
+ALONE: dict[str, Any] = {"nll": {"UC": 0.5}, "ece": {"UC": 0.05}}
+BETTER = "The reference LTS has a significantly lower ECE in All than UC, but not than TS"
 
 
-def test_lost_accuracy_is_named() -> None:
-    nll = {"UC": 0.5, "DIRICHLET": 0.4}
-    sentences = said(made(nll, dict.fromkeys(nll, 0.02), accuracy={"UC": 0.9, "DIRICHLET": 0.88}))
-    assert "DIRICHLET changes predicted labels: accuracy falls from 90.00\u00a0% to 88.00\u00a0%." in sentences
-
-
-def test_the_chosen_reference_is_tested_by_the_chosen_test() -> None:
-    nll, ece = {"UC": 0.5, "TS": 0.4, "LTS": 0.39}, {"UC": 0.1, "TS": 0.02, "LTS": 0.02}
-    for test, words in (("paper", "Mann-Whitney U over images"), ("wilcoxon", "paired Wilcoxon over images")):
-        sentences = said(made(nll, ece, shown=Presentation("LTS", test)))  # type: ignore[arg-type]
-        (sentence,) = [sentence for sentence in sentences if "reference" in sentence]
-        assert sentence.startswith(
-            f"The reference LTS has a significantly lower ECE in All than UC, but not than TS ({words}"
-        )
-    (sentence,) = [s for s in said(made(nll, ece, shown=Presentation("UC"))) if "reference" in s]
-    assert sentence.startswith("The reference UC does not have a significantly lower ECE in All than any other method")
-    assert not any("reference" in sentence for sentence in said(made(nll, ece)))
-
-
-def test_the_average_is_the_one_chosen_and_is_named() -> None:
-    nll, ece = {"UC": 0.5, "TS": 0.4}, {"UC": 0.1, "TS": 0.02}
-    assert said(made(nll, ece))[2].endswith("(mean over 14 images).")
-    pooled = made(nll, ece, shown=Presentation(average="pixels"))
-    assert "[9.90, 10.10] (all pixels of 14 images)" in said(pooled)[2]
+@pytest.mark.parametrize(
+    ("settings", "place", "words"),
+    [
+        (ALONE | {"floor": 0.045}, 0, "The network is well calibrated"),  # the floor counts in its favour
+        (ALONE | {"floor": 0.045}, 2, r".*\(mean over 14 images\)\. Its floor is 4\.50\xa0%\.$"),
+        (ALONE | {"bins": ()}, 0, r"UC \(uncalibrated\) was measured on 3 classes\.$"),
+        (HARM, 1, "Keep UC: no method lowers its NLL"),
+        (HARM, None, r"TS and LTS make the NLL worse than UC\.$"),
+        (
+            *(LOSS | {"accuracy": {"UC": 0.9, "DIRICHLET": 0.88}}, None),
+            "DIRICHLET changes predicted labels: accuracy falls from 90.00\xa0% to 88.00\xa0%.",
+        ),
+        (THREE | {"shown": Presentation("LTS", "paper")}, None, rf"{BETTER} \(Mann-Whitney U over images"),
+        (THREE | {"shown": Presentation("LTS")}, None, rf"{BETTER} \(paired Wilcoxon over images"),
+        (
+            *(THREE | {"shown": Presentation("UC")}, None),
+            "The reference UC does not have a significantly lower ECE in All than any other method",
+        ),
+        (THREE, 2, r".*\(mean over 14 images\)\.$"),
+        (THREE | {"shown": Presentation(average="pixels")}, 2, r".*\[9\.90, 10\.10\] \(all pixels of 14 images\)"),
+    ],
+)
+def test_sentences(settings: dict[str, Any], place: int | None, words: str) -> None:
+    """At a place, or at one of all."""
+    sentences = said(made(**settings))
+    assert len([one for one in (sentences if place is None else sentences[place:][:1]) if re.match(words, one)]) == 1
+    tested = settings.get("shown", Presentation()).reference is not None
+    assert any("reference" in sentence for sentence in sentences) == tested
 
 
 def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
@@ -196,10 +186,6 @@ def test_differences_are_paired_by_image_and_weighted_by_pixels() -> None:
         shown = replace(results, frame=frame)
         found = View(shown.presented(Presentation(average=average))).difference("TS", "UC")  # type: ignore[arg-type]
         assert found.value == pytest.approx(expected)
-
-
-def test_results_without_curves_say_what_was_measured() -> None:
-    assert said(made({"UC": 0.5}, {"UC": 0.1}, bins=()))[0] == "UC (uncalibrated) was measured on 3 classes."
 
 
 def test_an_unnamed_background_is_in_the_headline() -> None:

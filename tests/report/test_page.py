@@ -54,7 +54,9 @@ def test_numbers_are_those_of_the_results(found: tuple[Results, Any, Any]) -> No
         rows = frame[(frame.method == method) & (frame.region == "boundary") & (frame.metric == "mce")]
         assert content["values"][method]["boundary"]["mce"] == pytest.approx(rows["value"].tolist(), rel=1e-4)
         row = pooled[(pooled.method == method) & (pooled.region == "all") & (pooled.metric == "ece")].iloc[0]
-        assert content["pooled"][method]["all"]["ece"] == pytest.approx([row.value, row.low, row.high], rel=1e-4)
+        assert content["averages"]["pixels"][method]["all"]["ece"][:3] == pytest.approx(
+            [row.value, row.low, row.high], rel=1e-4
+        )
         curve = curves[(curves.method == method) & (curves.region == "all") & (curves.label == "2")]
         shown = content["curves"][method]["all"]["2"]
         assert [bin_[0] for bin_ in shown] == curve["count"].tolist()
@@ -79,10 +81,10 @@ def test_the_floor_is_averaged_as_the_values_above_it(found: tuple[Results, Any,
         cases, {"UC": None}, num_classes=3, ignore_index=255, patch_size=6, patches=8, repetitions=5, floor=True
     )
     assert results.skipped()["patches"], "the averages are the same if no patch is skipped"
-    shown = page_content(results)["floor"]["UC"]
+    shown = page_content(results)["averages"]["images"]["UC"]
     printed = results.table(floor=True).floors
     for region in ("all", "local-avg", "local-max"):
-        assert number("ece", shown[region]["ece"]) == number("ece", printed["UC", "ece", region].mean)
+        assert number("ece", shown[region]["ece"][4]) == number("ece", printed["UC", "ece", region].mean)
 
 
 def test_own_masks_are_in_the_table(found: tuple[Results, Any, Any]) -> None:
@@ -90,7 +92,7 @@ def test_own_masks_are_in_the_table(found: tuple[Results, Any, Any]) -> None:
     results = evaluate(cases, methods, num_classes=3, repetitions=5, regions={"sun": lambda case, labels: labels == 1})
     frame = results.to_frame()
     rows = frame[(frame.method == "TS") & (frame.region == "sun") & (frame.metric == "ece")]["value"]
-    mean, std, _, best, beaten = page_content(results)["sections"]["table"]["images"]["TS"]["sun"]["ece"]
+    mean, _, _, std, _, best, beaten = page_content(results)["averages"]["images"]["TS"]["sun"]["ece"]
     assert (mean, std) == pytest.approx((rows.mean(), rows.std(ddof=0)), rel=1e-4)
     cell = results.table().cells[("TS", "ece", "sun")]
     assert (best, beaten) == (cell.best, cell.beaten)
@@ -101,7 +103,7 @@ def test_worst_patches_come_first(found: tuple[Results, Any, Any]) -> None:
     patches = results.patches()
     uc = patches[(patches.method == "UC") & (patches.metric == "ece")].sort_values("value", ascending=False)
     shown = page_content(results)["sections"]["worst"]["patches"]
-    assert [(row["case"], row["patch"]) for row in shown] == list(zip(uc["case"], uc["patch"], strict=True))
+    assert [(row["name"], row["patch"]) for row in shown] == list(zip(uc["case"], uc["patch"], strict=True))
     assert [row["values"][0] for row in shown] == pytest.approx(uc["value"].tolist(), rel=1e-4)
 
 
@@ -150,7 +152,7 @@ def test_results_of_what_is_always_measured_have_a_page_too(found: tuple[Results
     results, _, _ = found
     settings = {key: results.settings[key] for key in ("methods", "num_classes", "warnings")}
     content = embedded(render(page_content(replace(results, size_frame=None, redrawn=None, settings=settings))))
-    assert content["floor"] is None
+    assert content["floor"] is False
     assert not {"sizes", "cases", "limits"} & set(content["sections"])
     assert content["classes"] == ["0", "1", "2"]
 
@@ -164,14 +166,13 @@ def test_the_choice_of_reference_test_and_average_is_shown(found: tuple[Results,
         assert content["presentation"]["test"] == shown.test_sentence()
         cells = results.table(shown.reference, test=shown.test).cells
         for method in results.methods:
-            entry = content["sections"]["table"]["images"][method]["all"]["ece"]
-            assert entry[3:] == [cells[(method, "ece", "all")].best, cells[(method, "ece", "all")].beaten]
+            entry = content["averages"]["images"][method]["all"]["ece"]
+            assert entry[5:] == [cells[(method, "ece", "all")].best, cells[(method, "ece", "all")].beaten]
         summary = content["sections"]["summary"]
         assert summary["dataset"] == "street"
         assert results.settings["date"] in summary["facts"]
         assert f"segcal {results.settings['segcal']}" in summary["facts"]
-        card = next(card for card in summary["cards"] if (card["metric"], card["region"]) == ("ece", "all"))
-        value = next(row["value"] for row in card["rows"] if row["name"] == "TS")
+        value = content["averages"][shown.average]["TS"]["all"]["ece"][0]
         own = results.table(average=shown.average).cells[("TS", "ece", "all")]
         assert number("ece", value) == number("ece", own.mean)
 
@@ -243,8 +244,9 @@ def test_notes_say_whether_all_leaves_out_a_background(found: tuple[Results, Any
 
 def test_the_summary_ends_in_the_recommendation_and_its_command(found: tuple[Results, Any, Any]) -> None:
     results, cases, methods = found
-    summary, advice = page_content(results)["sections"]["summary"], recommend(results)
-    assert summary["recommended"] == advice.method == "TS"
+    content, advice = page_content(results), recommend(results)
+    summary = content["sections"]["summary"]
+    assert content["recommended"] == advice.method == "TS"
     assert " ".join(summary["advice"]["sentences"]) == str(advice)
     assert summary["advice"]["command"].startswith("segcal fit DATA --method ts --out ts/ && segcal apply ts/")
     options: dict[str, Any] = {"num_classes": 3, "patches": 0, "repetitions": 20}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from segcal.cli import nnunet
-from segcal.cli.console import Group, ManyValues
+from segcal.cli.console import Answer, Group, ManyValues
 from segcal.cli.options import flattened
 from segcal.training.environment import alone, launched
 from segcal.version import __version__
@@ -64,21 +64,17 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
     launched()  # before anything is read or written
 
 
-def _added(group: typer.Typer, name: str, command: Callable[..., None]) -> None:
-    run = flattened(command)
-    group.command(name, cls=ManyValues)(run if name in SHARED else _by_first_process(run))
-
-
-def _by_first_process(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that cannot be shared: under torchrun the first process runs it, and the others do nothing."""
+def _added(group: typer.Typer, name: str, command: Callable[..., Answer | None]) -> None:
+    """Add a command; one that cannot be shared is run by the first process of torchrun, and the others do nothing."""
 
     @wraps(command)
-    def run(**values: Any) -> None:
-        if launched()[0] == 0:
-            with alone():
-                command(**values)
+    def first(**values: Any) -> Answer | None:
+        if launched()[0] > 0:
+            return None
+        with alone():
+            return command(**values)
 
-    return run
+    group.command(name, cls=ManyValues)(flattened(command if name in SHARED else first))
 
 
 _nnunet = typer.Typer(no_args_is_help=True, help=nnunet.__doc__)

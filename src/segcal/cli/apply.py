@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from segcal.cli.console import tell
-from segcal.cli.options import OUTPUT, AsJson, Data, RunOptions, SavedCalibrator, ScoreOptions, Split, option
+from segcal.cli.console import Answer
+from segcal.cli.options import OUTPUT, Data, RunOptions, SavedCalibrator, ScoreOptions, Split, option
 from segcal.progress import progress_of
 from segcal.text import counted
 
@@ -24,8 +24,7 @@ def apply(
     ] = None,
     dtype: Annotated[str, option(OUTPUT, "Precision of the files: float32 or float16.")] = "float32",
     split: Split = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer | None:
     """Write the calibrated probabilities of every case.
 
     Labels are not needed. NIfTI and nnU-Net files are written in the format in which they were read. Finished cases are
@@ -47,8 +46,8 @@ def apply(
         wanted = dict.fromkeys([*(maps or []), *(["temperature"] if temperature else [])])
         written = apply_to_folder(fitted, folder, out=out, dtype=dtype, maps=list(wanted), run=run)
     if written is None:
-        return
+        return None
     changed = f"{counted(written['changed'], 'label')} changed"
     kept = "every predicted label kept" if fitted.preserves_labels else changed
     done = f"{counted(written['cases'], 'case')}, {counted(written['pixels'], 'pixel')}, {kept}; written to {out}"
-    tell(as_json, {"out": str(out), **written}, done)
+    return Answer({"out": str(out), **written}, done)

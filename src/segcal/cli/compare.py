@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from segcal.cli.console import warn
+from segcal.cli.console import Answer, warn
 from segcal.cli.options import (
     DATA,
     Data,
@@ -43,7 +43,7 @@ def compare(
     ] = None,
     fit_split: Annotated[str | None, option(DATA, "Split to fit on; 'fit' if present.")] = None,
     test_split: Annotated[str | None, option(DATA, "Split to measure on; 'test' if present.")] = None,
-) -> None:
+) -> Answer | None:
     """Fit several methods on the same images and measure them on others.
 
     A method that cannot be fitted is reported. With --out, a run can be resumed.
@@ -51,7 +51,7 @@ def compare(
     Example: segcal compare DATA --methods ts,lts,isotonic --out results/
     """
     from segcal.calibrators.progress import fit_with_progress
-    from segcal.cli.results_view import save_results, show_results
+    from segcal.cli.results_view import answer_of, save_results
     from segcal.cli.settings import chosen_settings, unfitted
     from segcal.evaluation.compare import PAPER, check_cases, check_names, compare_folder
     from segcal.evaluation.methods import UNCALIBRATED
@@ -82,14 +82,14 @@ def compare(
         with progress:
             comparison = compare_folder(tested, calibrators, fit, about, protocol, run, device=device)
         if comparison is None:
-            return
+            return None
         compared = {UNCALIBRATED: None, **comparison.calibrators}
         comparison = _presented(comparison, presentation, compared, tested.path.resolve().name)
         save_results(comparison, tested, compared, output_options)
     rows = comparison.records()
     warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
     failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
-    show_results(
+    return answer_of(
         comparison.results,
         output_options,
         floor=measure_options.floor,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -168,25 +168,33 @@ def _is_number(text: str) -> bool:
     return text.lstrip("-").isdigit()
 
 
-def say_json(content: Any) -> None:
-    """Print one JSON document."""
-    typer.echo(json.dumps(content))
+class Answer(NamedTuple):
+    """Result of a command.
+
+    Attributes:
+        content: What is printed with `--json`, or a function that returns it.
+        shown: The sentence that is printed otherwise, or a function that prints.
+    """
+
+    content: Any
+    shown: str | Callable[[], None]
+
+    def print(self, as_json: bool) -> None:
+        """Print the result in one of the forms; the other one is not computed."""
+        if as_json:
+            typer.echo(json.dumps(self.content() if callable(self.content) else self.content))
+        elif isinstance(self.shown, str):
+            say(self.shown)
+        else:
+            self.shown()
 
 
-def tell(as_json: bool, content: Any, sentence: str) -> None:
-    """Print the result of a command: one JSON document, or a sentence."""
-    if as_json:
-        say_json(content)
-    else:
-        say(sentence)
-
-
-def say_file(out: Path, as_json: bool) -> None:
-    """Report a file that was written, and its size."""
+def written_file(out: Path) -> Answer:
+    """Return the result of a command that wrote a file: where, and its size."""
     from rich import filesize
 
     size = out.stat().st_size
-    tell(as_json, {"out": str(out), "bytes": size}, f"written to {out} ({filesize.decimal(size)})")
+    return Answer({"out": str(out), "bytes": size}, f"written to {out} ({filesize.decimal(size)})")
 
 
 def say_where(out: Path | None, page: Path | None = None) -> None:

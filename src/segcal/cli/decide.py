@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from segcal.cli.console import OUT, say_json, say_where, warn
+from segcal.cli.console import OUT, Answer, say_where, warn
 from segcal.cli.options import (
     OUTPUT,
-    AsJson,
     Data,
     FolderOptions,
     SavedCalibrators,
@@ -37,8 +36,7 @@ def decide(
     ] = None,
     out: Annotated[Path | None, option(OUTPUT, "Folder to save the rules in.")] = None,
     page: Annotated[Path | None, option(OUTPUT, "HTML file to show them in.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Learn thresholds, rejection rules and volume intervals from held-out images.
 
     Uses the split "test" of splits.json if there is one, else all cases. The images must be ones that neither the
@@ -56,8 +54,7 @@ def decide(
     if rules is not None:
         if page is not None:
             raise InputError("a page shows rules that are learned, and --rules uses learned ones; leave out --page")
-        _new(data, folder_options, split, rules, calibrators or [], out, as_json)
-        return
+        return _new(data, folder_options, split, rules, calibrators or [], out)
     check_output_folder(out, "decisions", data, folder_options.labels, *(calibrators or []))
     check_output_file(page, (".html", ".htm"), data, folder_options.labels, *(calibrators or []))
     folder = folder_options.open(data, split, "test")
@@ -70,24 +67,19 @@ def decide(
         write_decisions_page(found, page)
     for warning in found.settings["warnings"]:
         warn(warning)
-    if as_json:
-        say_json(found.to_dict())
-        return
-    for table in decision_tables(found):
-        OUT.print(table)
-    say_where(out, page)
+
+    def show() -> None:
+        for table in decision_tables(found):
+            OUT.print(table)
+        say_where(out, page)
+
+    return Answer(found.to_dict, show)
 
 
 def _new(
-    data: Path,
-    options: FolderOptions,
-    split: str | None,
-    rules: Path,
-    calibrators: list[Path],
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Print the volumes of new cases with their intervals, and write them to a CSV file."""
+    data: Path, options: FolderOptions, split: str | None, rules: Path, calibrators: list[Path], out: Path | None
+) -> Answer:
+    """Return the volumes of new cases with their intervals, and write them to a CSV file."""
     import json
 
     from segcal.evaluation.decisions import Decisions, new_volumes, volume_table
@@ -105,8 +97,9 @@ def _new(
     if out is not None:
         with signed_file(out) as staging:
             write_table(found, staging)
-    if as_json:
-        say_json({"volumes": json.loads(found.to_json(orient="records", double_precision=15))})
-        return
-    OUT.print(volume_table(found, known.settings["level"]))
-    say_where(out)
+
+    def show() -> None:
+        OUT.print(volume_table(found, known.settings["level"]))
+        say_where(out)
+
+    return Answer(lambda: {"volumes": json.loads(found.to_json(orient="records", double_precision=15))}, show)

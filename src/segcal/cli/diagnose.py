@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from segcal.cli.console import OUT, say, say_json, say_where, warn
-from segcal.cli.options import OUTPUT, AsJson, Data, FolderOptions, RunOptions, Split, option
+from segcal.cli.console import OUT, Answer, say, say_where, warn
+from segcal.cli.options import OUTPUT, Data, FolderOptions, RunOptions, Split, option
 from segcal.progress import progress_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def diagnose(
         bool, option(OUTPUT, "Add the scores of oracle temperatures, and the floor.", "--limits")
     ] = False,
     out: Annotated[Path | None, option(OUTPUT, "Folder to save the diagnosis in, as JSON.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer | None:
     """Report whether the network is over- or underconfident: data set, images, pixels.
 
     Example: segcal diagnose DATA --maps maps/
@@ -55,33 +54,36 @@ def diagnose(
                 decided = [folder.num_classes, folder.activation, folder.ignore_index]
                 write_cases(folder, drawing, "maps", decided, partial(write_excess_maps, folder, device))
         if found is None:
-            return
+            return None
         if out is not None:
             save_diagnosis(found, out)
     heads = heads_of_folder(folder) if limits else []
     reached = {head.name: limits_of(head.cases(folder), head.protocol) for head in heads}
-    if as_json:
-        say_json(plain_diagnosis(found, reached))
-        return
-    for name, diagnosis in found.items():
-        if len(found) > 1:
-            say(f"channel {name}", style="bold")
-        if diagnosis.doubt:
-            warn(diagnosis.doubt)
-        OUT.print(_table(diagnosis))
-        say(diagnosis.advice())
-        if limits:
-            OUT.print("", limits_table(reached[name]))
-    if maps is not None:
-        say(f"maps in {maps}")
-    say_where(out)
+
+    def show() -> None:
+        for name, diagnosis in found.items():
+            if len(found) > 1:
+                say(f"channel {name}", style="bold")
+            if diagnosis.doubt:
+                warn(diagnosis.doubt)
+            OUT.print(_table(diagnosis))
+            say(diagnosis.advice())
+            if limits:
+                OUT.print("", limits_table(reached[name]))
+        if maps is not None:
+            say(f"maps in {maps}")
+        say_where(out)
+
+    return Answer(lambda: plain_diagnosis(found, reached), show)
 
 
 def _table(found: Diagnosis) -> TextTable:
     """Return the state of the data set and of the images that are furthest from balance."""
+    from numpy import nan_to_num
+
     from segcal.tables import TextTable
 
-    shown = sorted(found.images, key=lambda image: -_imbalance(image.nll - image.entropy))
+    shown = sorted(found.images, key=lambda image: -nan_to_num(abs(image.nll - image.entropy)))
     rows = [
         (
             finding.name,
@@ -98,7 +100,3 @@ def _table(found: Diagnosis) -> TextTable:
         notes.append(_UNJUDGED)
     headings = ("image", "state", "NLL,\nnats", "entropy,\nnats", "best T", "T varies")
     return TextTable(headings, rows, keys=2, note="\n".join(notes))
-
-
-def _imbalance(gap: float) -> float:
-    return 0.0 if math.isnan(gap) else abs(gap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from segcal.cli.console import Answer
 from segcal.cli.options import (
     Data,
     FolderOptions,
@@ -25,14 +26,14 @@ def evaluate(
     measure_options: MeasureOptions,
     calibrators: SavedCalibrators = None,
     split: Split = None,
-) -> None:
+) -> Answer | None:
     """Measure the calibration of scores and of saved calibrators, by region.
 
     Uses the split "test" of splits.json if there is one, else all cases. With --out, an interrupted run can be resumed.
 
     Example: segcal evaluate DATA --calibrators ts/ --reference TS --out results/ --page page.html
     """
-    from segcal.cli.results_view import save_results, show_results
+    from segcal.cli.results_view import answer_of, save_results
     from segcal.evaluation.methods import UNCALIBRATED
     from segcal.evaluation.run import evaluate_folder
     from segcal.tables import Presentation
@@ -48,7 +49,7 @@ def evaluate(
         with progress:
             results = evaluate_folder(folder, compared, protocol, run)
         if results is None:
-            return
+            return None
         results = results.presented(presentation, dataset=folder.path.resolve().name)
         save_results(results, folder, compared, output_options)
-    show_results(results, output_options, floor=measure_options.floor)
+    return answer_of(results, output_options, floor=measure_options.floor)

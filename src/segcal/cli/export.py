@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import tell
-from segcal.cli.options import OUTPUT, AsJson, SavedCalibrator, option
+from segcal.cli.console import Answer
+from segcal.cli.options import OUTPUT, SavedCalibrator, option
 
 
 def export(
@@ -19,8 +19,7 @@ def export(
     ] = None,
     image_channels: Annotated[int | None, typer.Option(help="Channels of the network's input.")] = None,
     size: Annotated[list[int] | None, typer.Option(help="Spatial size to trace and check with.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Export a calibrator, or a network with its calibrator, as ONNX or torch.export.
 
     The file is kept only if running it agrees with PyTorch, at a size other than the one it was made with.
@@ -42,4 +41,4 @@ def export(
         size=size or None,
     )
     done = f"written to {out}; differs from PyTorch by at most {worst:.1e}"
-    tell(as_json, {"out": str(out), "difference": worst}, done)
+    return Answer({"out": str(out), "difference": worst}, done)

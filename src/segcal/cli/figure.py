@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import say_file
-from segcal.cli.options import OUTPUT, AsJson, ResultsFolder, option
+from segcal.cli.console import Answer, written_file
+from segcal.cli.options import OUTPUT, ResultsFolder, option
 
 
 def figure(
@@ -20,8 +20,7 @@ def figure(
     region: Annotated[str | None, typer.Option(help="reliability: all, boundary; patch-size: local-avg.")] = None,
     label: Annotated[str, typer.Option("--class", help="reliability: only pixels predicted as this class.")] = "",
     case: Annotated[str | None, typer.Option(help="temperature: the case, one of those shown on the page.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Draw a figure for a paper, such as reliability diagrams or temperature maps.
 
     Example: segcal figure reliability results/ --out reliability.pdf
@@ -29,7 +28,7 @@ def figure(
     from segcal.evaluation.portraits import load_portraits
     from segcal.evaluation.results import Results
     from segcal.files import check_output_file
-    from segcal.report.figures import FIGURES, write_figure
+    from segcal.report.figures import write_figure
 
     check_output_file(out, (), results)
     found = Results.load(results)
@@ -37,11 +36,11 @@ def figure(
         kind,
         found,
         out,
-        portraits=load_portraits(results) if kind in FIGURES and FIGURES[kind].portraits else (),
+        portraits=load_portraits(results),
         methods=methods or (),
         metric=metric,
         region=region,
         label=label,
         case=case,
     )
-    say_file(out, as_json)
+    return written_file(out)

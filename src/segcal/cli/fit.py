@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segcal.cli.console import OUT, say, say_json, warn
+from segcal.cli.console import OUT, Answer, say, warn
 from segcal.cli.options import Data, FitCommand, FolderFitOptions, FolderOptions
 from segcal.text import counted
 
@@ -19,7 +20,7 @@ def fit(
     fit_command: FitCommand,
     folder_options: FolderOptions,
     fit_options: FolderFitOptions,
-) -> None:
+) -> Answer | None:
     """Fit a calibrator on a folder of scores and labels, and save it.
 
     Uses the split "fit" of splits.json if there is one, else all cases. Data-parallel under torchrun.
@@ -37,19 +38,19 @@ def fit(
     folder = folder_options.open(data, fit_command.split, "fit")
     calibrator, settings = unfitted(chosen, folder, logits_only=fit_options.logits_only, device=device)[method]
     fit_with_progress(calibrator, folder, fit_options.held_out(data, folder_options, folder), settings)
-    if is_first_process():
-        calibrator.save(out)
-        print_report(method, calibrator.fit_report_, out, fit_command.as_json, folder.class_names or ())
-
-
-def print_report(method: str, report: FitReport, out: Path, as_json: bool, class_names: Sequence[str] = ()) -> None:
-    """Print the result of a fit; classes are called by their names if these are known."""
+    if not is_first_process():
+        return None
+    calibrator.save(out)
+    report = calibrator.fit_report_
     for warning in report.warnings:
         warn(warning)
-    if as_json:
-        content = {name: value for name, value in vars(report).items() if name != "names"}
-        say_json({"method": method, "out": str(out), **content})
-        return
+    content = {name: value for name, value in vars(report).items() if name != "names"}
+    show = partial(print_report, method, report, out, folder.class_names or ())
+    return Answer({"method": method, "out": str(out), **content}, show)
+
+
+def print_report(method: str, report: FitReport, out: Path, class_names: Sequence[str] = ()) -> None:
+    """Print the result of a fit; classes are called by their names if these are known."""
     say(
         f"{method}: NLL {report.nll_before:.4f} -> {report.nll_after:.4f} nats on {counted(report.cases, 'case')} "
         f"({counted(report.pixels, 'pixel')}), {counted(report.steps, 'step')}, {report.seconds:.1f} s"

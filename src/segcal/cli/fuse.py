@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import tell
-from segcal.cli.options import AsJson
+from segcal.cli.console import Answer
 from segcal.progress import progress_of
 from segcal.text import counted
 
@@ -24,8 +23,7 @@ def fuse(
         int | None, typer.Option(help="jlf: radius of the cube over which errors are summed, in voxels.")
     ] = None,
     nonnegative: Annotated[bool, typer.Option("--nonnegative", help="jlf: forbid negative weights.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Fuse the labels of atlases that are warped to one target.
 
     Writes labels.nii.gz, probability.nii.gz (the winner's share of the weight) and agreement.nii.gz (the share of the
@@ -44,8 +42,7 @@ def fuse(
             atlases, out, settings, target=target, watch=lambda k, n: progress.update(task, completed=k, total=n)
         )
     weights = {"equal": "equal weights", "probabilities": "their probabilities", "images": "their images"}
-    tell(
-        as_json,
+    return Answer(
         {"out": str(out), **written},
         f"{counted(len(written['atlases']), 'atlas', 'atlases')} fused by {weights[written['weights']]}, "
         f"{counted(len(written['labels']), 'label')}, {counted(written['voxels'], 'voxel')}; written to {out}",

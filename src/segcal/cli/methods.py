@@ -7,68 +7,58 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import OUT, say, say_json
-from segcal.cli.options import AsJson, complete_method
+from segcal.cli.console import OUT, Answer, say
+from segcal.cli.options import complete_method
 
 
 def methods(
     method: Annotated[
         str | None, typer.Argument(help="Show the settings of this method.", autocompletion=complete_method)
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """List the calibration methods, or show the settings of one of them.
 
     Settings are given to 'segcal fit' and 'segcal compare' as --set KEY=VALUE.
 
     Example: segcal methods lts
     """
-    if method is None:
-        _list_methods(as_json)
-    else:
-        _show_settings(method, as_json)
+    return _list() if method is None else _settings(method)
 
 
-def _list_methods(as_json: bool) -> None:
+def _list() -> Answer:
     from segcal.calibrators import methods as names
     from segcal.tables import TextTable
 
     found = {name: _description(name)[0] for name in names()}
-    if as_json:
-        say_json([{"method": name, "summary": summary} for name, summary in found.items()])
-        return
-    OUT.print(TextTable(("method", ""), [*found.items()]))
-    say("Settings of a method: segcal methods NAME", style="dim")
+
+    def show() -> None:
+        OUT.print(TextTable(("method", ""), [*found.items()]))
+        say("Settings of a method: segcal methods NAME", style="dim")
+
+    return Answer([{"method": name, "summary": summary} for name, summary in found.items()], show)
 
 
-def _show_settings(method: str, as_json: bool) -> None:
-    from segcal.cli.settings import KINDS, settings_of
+def _settings(method: str) -> Answer:
+    from segcal.cli.settings import settings_of
     from segcal.tables import TextTable
 
-    settings = settings_of(method).values()
-    summary = _description(method)
-    if as_json:
-        found = [
-            {"name": each.name, "default": each.default, "values": each.values, "meaning": each.meaning}
-            for each in settings
-        ]
-        say_json({"method": method, "summary": summary[0], "settings": found})
-        return
-    for paragraph in summary:
-        say(paragraph)
-    for title, trains in (("settings", False), ("settings of training", True)):
-        rows = [
-            (
-                each.name,
-                each.shown_default or "-",
-                f"{each.meaning} ({each.values})" if each.values in KINDS.values() else each.meaning,
-            )
-            for each in settings
-            if each.trains is trains
-        ]
-        if rows:
-            OUT.print("", TextTable((title, "default", ""), rows, keys=2))
-    say(f"\nGiven as --set KEY=VALUE: segcal fit DATA --method {method} --set KEY=VALUE --out {method}/", style="dim")
+    settings, summary = settings_of(method).values(), _description(method)
+
+    def show() -> None:
+        for paragraph in summary:
+            say(paragraph)
+        for title, trains in (("settings", False), ("settings of training", True)):
+            rows = [(one.name, one.shown_default or "-", one.described) for one in settings if one.trains is trains]
+            if rows:
+                OUT.print("", TextTable((title, "default", ""), rows, keys=2))
+        example = f"segcal fit DATA --method {method} --set KEY=VALUE --out {method}/"
+        say(f"\nGiven as --set KEY=VALUE: {example}", style="dim")
+
+    found = [
+        {"name": each.name, "default": each.default, "values": each.values, "meaning": each.meaning}
+        for each in settings
+    ]
+    return Answer({"method": method, "summary": summary[0], "settings": found}, show)
 
 
 def _description(method: str) -> list[str]:

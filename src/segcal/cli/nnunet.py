@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from segcal.cli.console import say, tell
+from segcal.cli.console import Answer, say
 from segcal.cli.options import (
     OUTPUT,
-    AsJson,
     Device,
     FitCommand,
     FitOptions,
@@ -29,7 +28,7 @@ def fit(
     fit_command: FitCommand,
     folder_options: FolderOptions,
     fit_options: FitOptions,
-) -> None:
+) -> Answer | None:
     """Fit a calibrator on the cross-validation of a trained nnU-Net: every case as predicted by the fold without it.
 
     The result is for single folds ('predict --folds 0'). For the mean of several, predict labelled images that no fold
@@ -47,9 +46,15 @@ def fit(
             f"'{model}' must hold probabilities in fold_*/validation, got none; "
             "run nnUNetv2_train DATASET CONFIGURATION FOLD --val --npz for every fold"
         )
-    fit_folder(model, fit_command, folder_options, FolderFitOptions(**vars(fit_options), logits_only=True))
-    if not fit_command.as_json and len(list(model.glob("fold_*"))) > 1:
+    answer = fit_folder(model, fit_command, folder_options, FolderFitOptions(**vars(fit_options), logits_only=True))
+    if answer is None or len(list(model.glob("fold_*"))) == 1:
+        return answer
+
+    def show() -> None:
+        answer.print(as_json=False)
         say("for single folds: predict with --folds 0, or another one; 'segcal nnunet fit --help' says more")
+
+    return answer._replace(shown=show)
 
 
 def predict(
@@ -64,8 +69,7 @@ def predict(
     device: Device = "auto",
     step_size: Annotated[float, option(_NETWORK, "Step of nnU-Net's tiles, as a fraction of their size.")] = 0.5,
     mirroring: Annotated[bool, option(_NETWORK, "Average over mirrored images, as nnU-Net does.")] = True,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Predict new images with a trained nnU-Net: its own segmentations, with calibrated probabilities.
 
     Example: segcal nnunet predict cal/ imagesTs/ --model MODEL --out predictions/ --device cpu
@@ -92,7 +96,7 @@ def predict(
             mirroring=mirroring,
         )
     kept = "every segmentation as nnU-Net predicts it" if fitted.preserves_labels else "labels of the calibrator"
-    tell(as_json, {"out": str(out), "cases": count}, f"{counted(count, 'case')}, {kept}; written to {out}")
+    return Answer({"out": str(out), "cases": count}, f"{counted(count, 'case')}, {kept}; written to {out}")
 
 
 COMMANDS = (fit, predict)

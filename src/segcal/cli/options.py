@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from segcal.cli.console import OUT, Answer
 from segcal.progress import Tracked
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ def complete_method() -> list[str]:
     return list(methods())
 
 
-def flattened(command: Callable[..., None]) -> Callable[..., None]:
+def flattened(command: Callable[..., Answer | None]) -> Callable[..., None]:
     """Return `command` as typer needs it: each parameter that is a dataclass is replaced by its fields, the options.
 
-    An option that the command itself or an earlier group has already is not added a second time.
+    An option that the command itself or an earlier group has already is not added a second time. Every command gets
+    `--json`, and its result is printed.
     """
     own, parameters, owners = _parameters(command), dict[str, Parameter](), dict[str, str]()
     groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
@@ -56,14 +58,21 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
         for option, each in _parameters(groups[name]).items():
             if option not in own and option not in owners:
                 owners[option], parameters[option] = name, each
+    parameters["as_json"] = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
 
     @wraps(command)
-    def run(**values: Any) -> None:
+    def run(*, as_json: bool, **values: Any) -> None:
         shared = {
             name: group(**{option: values.pop(option) for option, owner in owners.items() if owner == name})
             for name, group in groups.items()
         }
-        command(**values, **shared)
+        quiet, OUT.quiet = OUT.quiet, OUT.quiet or as_json  # a command that runs others keeps them quiet
+        try:
+            answer = command(**values, **shared)
+            if answer is not None:
+                answer.print(as_json)
+        finally:
+            OUT.quiet = quiet
 
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in (command.__doc__ or "").split("\n\n"))
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
@@ -183,7 +192,6 @@ class FitCommand:
     method: Method = "auto"
     split: Split = None
     device: Device = "auto"
-    as_json: AsJson = False
 
 
 @dataclass(frozen=True)
@@ -249,7 +257,6 @@ class OutputOptions:
     cases: Annotated[
         list[str] | None, option(OUTPUT, "Cases on the page; by default worst to best.", metavar="NAME")
     ] = None
-    as_json: AsJson = False
 
     def check(self, folder: Folder, *inputs: Path | None) -> None:
         """Raise now, rather than after measuring, if folder or page must not be written or a case does not exist."""

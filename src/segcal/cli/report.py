@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from segcal.cli.console import say_file
-from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder, option
+from segcal.cli.console import Answer, written_file
+from segcal.cli.options import OUTPUT, ReferenceOptions, ResultsFolder, option
 
 
 def report(
@@ -14,8 +14,7 @@ def report(
     reference_options: ReferenceOptions,
     out: Annotated[Path, option(OUTPUT, "HTML file to write.")],
     decisions: Annotated[Path | None, option(OUTPUT, "Folder that 'segcal decide' wrote, to show too.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Write the page of an evaluation: one HTML file without external parts.
 
     Reference, test and average are those of the evaluation unless they are given.
@@ -31,4 +30,4 @@ def report(
     check_output_file(out, (".html", ".htm"), results)
     rules = None if decisions is None else Decisions.load(decisions)
     write_page(load_presented(results, reference_options), out, load_portraits(results), rules)
-    say_file(out, as_json)
+    return written_file(out)

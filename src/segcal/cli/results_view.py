@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from segcal.calibrators import Calibrator
-from segcal.cli.console import OUT, say, say_json, say_where, warn
+from segcal.cli.console import OUT, Answer, say, say_where, warn
 from segcal.cli.options import OutputOptions, ReferenceOptions
 from segcal.data.folders.folder import Folder
 from segcal.evaluation.compare import Comparison
@@ -31,6 +31,7 @@ _SHOWN = ("ece", "nll")
 _MOST_STRUCTURES = 20
 """Rows of the table of classes in the summary."""
 _POOLED = ("ece", "nll", "brier")
+_HEADINGS = tuple(CATALOGUE[metric].heading for metric in _POOLED)
 
 
 def load_presented(folder: Path, options: ReferenceOptions) -> Results:
@@ -58,7 +59,7 @@ def save_results(
         write_page(results, options.page, portraits)
 
 
-def show_results(
+def answer_of(
     results: Results,
     options: OutputOptions,
     *,
@@ -66,8 +67,8 @@ def show_results(
     warnings: Iterable[str] = (),
     further: Mapping[str, Any] | None = None,
     below: TextTable | None = None,
-) -> None:
-    """Print warnings, ECE and NLL by region, the recommendation, and where the rest is; or everything as JSON.
+) -> Answer:
+    """Print warnings; return ECE and NLL by region, the recommendation, and where the rest is; or everything as JSON.
 
     Args:
         results: What was measured.
@@ -79,33 +80,33 @@ def show_results(
     """
     for warning in (*results.settings["warnings"], *warnings):
         warn(warning)
-    if options.as_json:
-        say_json({**results.to_dict(), **(further or {})})
-        return
-    _print_paper(results, results.table(floor=floor).only(*_SHOWN))
-    chosen = dict.fromkeys((results.baseline, recommend(results).method))
-    _print_further(results, [*chosen], _MOST_STRUCTURES)
-    if below is not None:
-        OUT.print(below)
-    if len(results.methods) > 1:
-        say(str(recommend(results)))
-    say_where(options.out, options.page)
-    if options.out is not None:
-        say(f"all metrics: segcal table {options.out}", style="dim", soft_wrap=True)
-    elif options.page is None:
-        say(
-            "all metrics: save them with --out FOLDER, show them with --page FILE, or print them with --json",
-            style="dim",
-        )
+
+    def show() -> None:
+        recommended = recommend(results)
+        _print_paper(results, results.table(floor=floor).only(*_SHOWN))
+        _print_further(results, [*dict.fromkeys((results.baseline, recommended.method))], _MOST_STRUCTURES)
+        if below is not None:
+            OUT.print(below)
+        if len(results.methods) > 1:
+            say(str(recommended))
+        say_where(options.out, options.page)
+        if options.out is not None:
+            say(f"all metrics: segcal table {options.out}", style="dim", soft_wrap=True)
+        elif options.page is None:
+            rest = "all metrics: save them with --out FOLDER, show them with --page FILE, or print them with --json"
+            say(rest, style="dim")
+
+    return Answer(lambda: {**results.to_dict(), **(further or {})}, show)
 
 
-def print_all(results: Results, table: PaperTable) -> None:
-    """Print every metric, also over all pixels together and for each channel."""
+def print_all(results: Results, table: PaperTable, out: Path | None) -> None:
+    """Print every metric, also over all pixels together and for each channel, and where the table was written."""
     _print_paper(results, table)
     OUT.print("", _pooled_table(results))
     if results.channels:
         OUT.print("", _channel_table(results))
     _print_further(results, results.methods)
+    say_where(out)
 
 
 def _print_paper(results: Results, table: PaperTable) -> None:
@@ -137,12 +138,10 @@ def _skipped(name: str, count: int) -> str:
 
 def _pooled_table(results: Results) -> TextTable:
     over = "groups of images" if results.cases().group.any() else "images"
-    rows = [
-        (str(method), region_title(str(region)), *_numbers(rows))
-        for (method, region), rows in results.pooled().groupby(["method", "region"], sort=False)
-    ]
+    groups = results.pooled().groupby(["method", "region"], sort=False)
+    rows = [(str(method), region_title(str(region)), *_numbers(own)) for (method, region), own in groups]
     title = f"All pixels together, with 95 % bootstrap intervals over {over}"
-    return TextTable(("Method", "Region", *_headings()), rows, keys=2, title=title)
+    return TextTable(("Method", "Region", *_HEADINGS), rows, keys=2, title=title)
 
 
 def _channel_table(results: Results) -> TextTable:
@@ -153,11 +152,7 @@ def _channel_table(results: Results) -> TextTable:
         for method, rows in own.pooled().query("region == 'all'").groupby("method", sort=False)
     ]
     title = "Each channel in All, all pixels together"
-    return TextTable(("Channel", "Method", *_headings()), rows, keys=2, title=title)
-
-
-def _headings() -> list[str]:
-    return [CATALOGUE[metric].heading for metric in _POOLED]
+    return TextTable(("Channel", "Method", *_HEADINGS), rows, keys=2, title=title)
 
 
 def _numbers(rows: pd.DataFrame) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -19,9 +20,13 @@ from segcal.types import InputError
 
 _DATA = ("num_classes", "spatial_dims", "image_channels", "ignore_index", "background")
 _PRESET = ("epochs", "learning_rate", "batch_size")  # settings of training that a method decides
-_SWITCH = {"true": True, "false": False}
-KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
-"""Simple types in words."""
+_SIMPLE: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    bool: ("true or false", lambda text: {"true": True, "false": False}[text.lower()]),
+    int: ("a whole number", int),
+    float: ("a number", float),
+    NoneType: ("none", lambda text: {"none": None}[text.lower()]),
+}
+"""Simple types in words, and what reads a value of one; it raises ValueError or KeyError for any other text."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,13 @@ class Setting:
     @property
     def values(self) -> str:
         """The values that it takes, in words."""
-        return " or ".join(_words(kind) for kind in _alternatives(self.hint) if kind is not NoneType)
+        return " or ".join(_kind(each)[0] for each in self._kinds if each is not NoneType)
+
+    @property
+    def described(self) -> str:
+        """The meaning, with the values where they are of a simple type."""
+        simple = self.values in (words for words, _ in _SIMPLE.values())
+        return f"{self.meaning} ({self.values})" if simple else self.meaning
 
     @property
     def shown_default(self) -> str:
@@ -58,12 +69,14 @@ class Setting:
 
     def read(self, text: str) -> Any:
         """Return the value that a text stands for."""
-        for kind in sorted(_alternatives(self.hint), key=lambda kind: kind is not NoneType):
-            try:
-                return _value(kind, text.strip())
-            except (KeyError, ValueError):
-                continue
+        for each in sorted(self._kinds, key=lambda each: each is not NoneType):
+            with suppress(KeyError, ValueError):
+                return _kind(each)[1](text.strip())
         raise InputError(f"the setting '{self.name}' must be {self.values}, got '{text}'")
+
+    @property
+    def _kinds(self) -> tuple[Any, ...]:
+        return get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
 
 
 def settings_of(method: str) -> dict[str, Setting]:
@@ -162,31 +175,19 @@ def _descriptions(kinds: Sequence[type]) -> dict[str, str]:
     return found
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _words(kind: Any) -> str:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return " or ".join(", ".join(map(str, arguments)).rsplit(", ", 1))
-    if origin is tuple and Ellipsis not in arguments:
-        return f"{len(arguments)} numbers with a comma between them"
-    return "several with commas between them" if origin is not None else KINDS.get(kind, "text")
-
-
-def _value(kind: Any, text: str) -> Any:
-    """Return a text as a value of some type; raise ValueError or KeyError if it is none."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is NoneType:
-        return {"none": None}[text.lower()]
-    if kind is bool:
-        return _SWITCH[text.lower()]
-    if origin is Literal:
-        return {str(choice): choice for choice in arguments}[text]
+def _kind(hint: Any) -> tuple[str, Callable[[str], Any]]:
+    """Return the values of a type in words, and what reads one, as in `_SIMPLE`."""
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin is None:
-        return kind(text)
-    parts = [part for part in text.split(",") if part]
-    if origin is tuple and Ellipsis not in arguments:
-        return tuple(_value(each, part) for each, part in zip(arguments, parts, strict=True))
-    return tuple(_value(arguments[0], part) for part in parts)
+        return _SIMPLE.get(hint, ("text", hint))
+    if origin is Literal:
+        choices = {str(choice): choice for choice in arguments}
+        return " or ".join(", ".join(choices).rsplit(", ", 1)), choices.__getitem__
+    fixed = origin is tuple and Ellipsis not in arguments
+
+    def read(text: str) -> tuple[Any, ...]:
+        parts = [part for part in text.split(",") if part]
+        kinds = arguments if fixed else [arguments[0]] * len(parts)
+        return tuple(_kind(each)[1](part) for each, part in zip(kinds, parts, strict=True))
+
+    return f"{len(arguments)} numbers with a comma between them" if fixed else "several with commas between them", read

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from segcal.cli.console import say_json, say_where, warn
-from segcal.cli.options import OUTPUT, AsJson, ReferenceOptions, ResultsFolder, option
+from segcal.cli.console import Answer, warn
+from segcal.cli.options import OUTPUT, ReferenceOptions, ResultsFolder, option
 
 
 def table(
@@ -16,8 +17,7 @@ def table(
         Path | None, option(OUTPUT, "File: .tex or .md (tables), .csv or .parquet (images), .json (all).")
     ] = None,
     floor: Annotated[bool, option(OUTPUT, "Show the floors, if they were measured.", "--floor")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show all metrics of saved results, or write them as one file.
 
     Example: segcal table results/ --reference LTS --out table.tex
@@ -32,8 +32,4 @@ def table(
         found.export(out, floor=floor)
     for warning in found.settings["warnings"]:
         warn(warning)
-    if as_json:
-        say_json(found.to_dict())
-        return
-    print_all(found, shown)
-    say_where(out)
+    return Answer(found.to_dict, partial(print_all, found, shown, out))

@@ -44,12 +44,7 @@ def write_decisions_page(decisions: Decisions, path: str | Path) -> None:
         "methods": methods,
         "baseline": methods[0],
         "colours": method_colours(methods, methods[0]),
-        "region_colours": [],
-        "units": "groups of images" if any(decisions.settings["groups"]) else "images",
-        "cases": list(decisions.settings["cases"]),
-        "classes": list(decisions.class_names),
         "regions": [],
-        "curves": {},
         "sections": {"decisions": decisions_content(decisions)},
     }
     _write(render(shared), path)

@@ -32,16 +32,5 @@ def class_colours(count: int) -> list[str]:
     return [*_CLASSES[:count], *(_hexadecimal(hls_to_rgb(hue, light, 0.6)) for hue, light in hues)]
 
 
-def channels(colour: str) -> tuple[int, int, int]:
-    """Return red, green and blue of a colour, 0 to 255.
-
-    Examples:
-        >>> channels("#D55E00")
-        (213, 94, 0)
-    """
-    red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
-    return red, green, blue
-
-
 def _hexadecimal(shares: Sequence[float]) -> str:
     return "#" + "".join(f"{round(255 * share):02X}" for share in shares)

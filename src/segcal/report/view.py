@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-import numpy as np
 import pandas as pd
 
 from segcal.evaluation.decisions import Decisions
@@ -18,30 +17,22 @@ from segcal.evaluation.results import Results
 from segcal.functional.catalogue import metric_named
 from segcal.regions import region_title
 from segcal.report.colours import REGIONS, method_colours
-from segcal.tables import CALIBRATION, QUALITY, Average, Cell, Presentation
+from segcal.tables import CALIBRATION, QUALITY, Average, Cell
 from segcal.tables.numbers import with_interval, with_unit
 
 _DIGITS = 8
 
 KEYS = ("method", "region", "metric")
 
-Severity = Literal["well calibrated", "slightly", "clearly", "severely"]
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""From the mildest to the worst."""
-
-BANDS: tuple[tuple[float, Severity], ...] = ((0.01, "well calibrated"), (0.03, "slightly"), (0.08, "clearly"))
-"""Upper ends of the bands of the ECE in *All* above its floor; beyond the last one it is "severely"."""
-
-_ONE_SIDED = 0.5  # share of the ECE that must point in one direction, or the network is both over- and underconfident
-
 
 class Value(NamedTuple):
-    """A metric of a method in *All*, averaged as the presentation says, with its 95 % interval."""
+    """An average of a metric, its 95 % interval, and what a perfectly calibrated method would score; NaN if unknown."""
 
     metric: str
     value: float
     low: float
     high: float
+    floor: float = math.nan
 
     def __str__(self) -> str:
         return with_interval(self.metric, self.value, self.low, self.high, unit=True)
@@ -50,41 +41,6 @@ class Value(NamedTuple):
     def short(self) -> str:
         """Without the interval."""
         return with_unit(self.metric, self.value)
-
-
-class CalibrationState(NamedTuple):
-    """Calibration of a method.
-
-    Attributes:
-        severity: The band of the ECE above its floor, averaged as the presentation says.
-        overall: The same over all pixels together. Milder than `severity` where images err in different directions.
-        direction: -1 underconfident, 1 overconfident, 0 where both occur and cancel.
-        confidence: Mean confidence over all pixels.
-        accuracy: Share of correct pixels.
-        says: Mean confidence of the bin that adds most to the ECE.
-        right: Its accuracy.
-    """
-
-    severity: Severity
-    overall: Severity
-    direction: int
-    confidence: float
-    accuracy: float
-    says: float
-    right: float
-
-
-def severity_of(ece: Value, floor: float = 0.0) -> Severity:
-    """Return the band of an ECE above its floor; "well calibrated" too where the interval reaches the floor.
-
-    Examples:
-        >>> severity_of(Value("ece", 0.12, 0.1, 0.14)), severity_of(Value("ece", 0.02, 0.004, 0.03), floor=0.005)
-        ('severely', 'well calibrated')
-    """
-    if ece.low <= floor:
-        return "well calibrated"
-    above = ece.value - floor
-    return next((band for end, band in BANDS if above < end), "severely")
 
 
 @dataclass(frozen=True)
@@ -96,30 +52,15 @@ class View:
     decisions: Decisions | None = None
 
     @property
-    def presentation(self) -> Presentation:
-        """The choice of reference, test and average."""
-        return self.results.presentation
-
-    @property
     def class_names(self) -> list[str]:
         """One name per class."""
         settings = self.results.settings
         return [str(name) for name in settings.get("class_names") or range(settings["num_classes"])]
 
     @cached_property
-    def means(self) -> pd.DataFrame:
-        """Means over images with intervals and floor: `Results.summary` with the mean called `value`."""
-        return self.results.summary().rename(columns={"mean": "value"})
-
-    @cached_property
     def cases(self) -> list[str]:
         """The cases in order."""
         return [str(name) for name in self.results.cases()["case"]]
-
-    @cached_property
-    def regions(self) -> list[str]:
-        """The regions in order."""
-        return list(dict.fromkeys(self.results.frame["region"]))
 
     @property
     def units(self) -> str:
@@ -140,61 +81,34 @@ class View:
         return recommend(self.results)
 
     @cached_property
-    def _cells(self) -> dict[Average, Mapping[tuple[str, str, str], Cell]]:
-        return {}
+    def averages(self) -> dict[Average, pd.DataFrame]:
+        """Every metric averaged in both ways: columns `method region metric value low high std floor`."""
+        pooled, redrawn = self.results.pooled_frame.assign(std=math.nan, floor=math.nan), self.results.redrawn
+        if redrawn is not None:
+            floor = redrawn.pooled_frame[[*KEYS, "value"]].rename(columns={"value": "floor"})
+            pooled = pooled.drop(columns="floor").merge(floor, on=list(KEYS), how="left")
+        return {"images": self.results.summary().rename(columns={"mean": "value"}), "pixels": pooled}
 
-    def cells(self, average: Average) -> Mapping[tuple[str, str, str], Cell]:
-        """Return the cells of the paper's table, whose tests are run once for each average."""
-        if average not in self._cells:
-            self._cells[average] = self.results.table(average=average).cells
-        return self._cells[average]
+    @cached_property
+    def cells(self) -> dict[Average, Mapping[tuple[str, str, str], Cell]]:
+        """The cells of the paper's table for each average."""
+        return {average: self.results.table(average=average).cells for average in get_args(Average)}
 
-    def value(self, method: str, metric: str, region: str = "all") -> Value | None:
+    def value(self, method: str, metric: str, region: str = "all", average: Average | None = None) -> Value:
         """Return a metric of a method; patches are always averaged over images."""
-        return _read(self.results.pooled_frame if self._is_pooled(region) else self.means, method, metric, region)
-
-    def floor(self, method: str, region: str = "all") -> float | None:
-        """Return the ECE that a method would have if it were perfectly calibrated; None if that was not measured."""
-        if self._is_pooled(region):
-            return self._pooled_floor(method, region)
-        values = _rows(self.means, method, "ece", region)["floor"].dropna()
-        return float(values.iloc[0]) if len(values) else None
-
-    def state(self, method: str) -> CalibrationState | None:
-        """Return the calibration of a method in *All*; None where that was not measured."""
-        ece, curve = self.value(method, "ece"), curve_of(self.results, method)
-        if ece is None or not curve["count"].sum():
-            return None
-        pixels, gaps = curve["count"].sum(), curve["confidence"] - curve["hit"]
-        worst = int(np.argmax(gaps.abs()))
-        says, right = (float(curve[name].iloc[worst] / curve["count"].iloc[worst]) for name in ("confidence", "hit"))
-        one_sided = abs(gaps.sum()) > _ONE_SIDED * gaps.abs().sum()
-        pooled = _read(self.results.pooled_frame, method, "ece", "all") or ece
-        return CalibrationState(
-            severity_of(ece, self.floor(method) or 0.0),
-            severity_of(pooled, self._pooled_floor(method) or 0.0),
-            int(np.sign(gaps.sum())) if one_sided else 0,
-            float(curve["confidence"].sum() / pixels),
-            float(curve["hit"].sum() / pixels),
-            says,
-            right,
-        )
+        local = region.startswith("local")
+        table = self.averages["images" if local else average or self.results.presentation.average]
+        rows = table[(table.method == method) & (table.metric == metric) & (table.region == region)]
+        columns = rows[["value", "low", "high", "floor"]].to_numpy(float)
+        return Value(metric, *(columns[0].tolist() if len(columns) else [math.nan] * 4))
 
     def difference(self, method: str, other: str, metric: str = "nll") -> ScoreDifference:
         """Return by how much the metric of `method` in *All* is above that of `other`, paired by image."""
         return difference(self.results, method, other, metric, by_pixels=self._pooled)
 
-    def _pooled_floor(self, method: str, region: str = "all") -> float | None:
-        redrawn = self.results.redrawn
-        found = None if redrawn is None else _read(redrawn.pooled_frame, method, "ece", region)
-        return None if found is None else found.value
-
     @property
     def _pooled(self) -> bool:
-        return self.presentation.average == "pixels"
-
-    def _is_pooled(self, region: str) -> bool:
-        return self._pooled and not region.startswith("local")
+        return self.results.presentation.average == "pixels"
 
 
 def curve_of(results: Results, method: str, region: str = "all", label: str = "") -> pd.DataFrame:
@@ -203,27 +117,19 @@ def curve_of(results: Results, method: str, region: str = "all", label: str = ""
     return curves[(curves.method == method) & (curves.region == region) & (curves.label == label)]
 
 
-def _rows(table: pd.DataFrame, method: str, metric: str, region: str) -> pd.DataFrame:
-    return table[(table.method == method) & (table.region == region) & (table.metric == metric)]
-
-
-def _read(table: pd.DataFrame, method: str, metric: str, region: str) -> Value | None:
-    rows = _rows(table, method, metric, region)
-    if not len(rows) or np.isnan(rows.iloc[0]["value"]):
-        return None
-    return Value(metric, *(float(rows.iloc[0][column]) for column in ("value", "low", "high")))
-
-
 def shared_content(view: View) -> dict[str, Any]:
     """Return the values that several sections read; numbers are shortened, and missing ones are None."""
     results, metrics = view.results, list(dict.fromkeys(view.results.frame["metric"]))
+    shown = results.presentation
     return {
         "methods": list(results.methods),
         "baseline": results.baseline,
+        "recommended": view.recommendation.method,
         "presentation": {
-            "reference": view.presentation.reference,
-            "test": view.presentation.test_sentence(),
-            "average": view.presentation.average,
+            "reference": shown.reference,
+            "test": shown.test_sentence(),
+            "average": shown.average,
+            "over": view.average,
         },
         "colours": method_colours(results.methods, results.baseline),
         "region_colours": REGIONS,
@@ -231,8 +137,8 @@ def shared_content(view: View) -> dict[str, Any]:
         "cases": view.cases,
         "classes": view.class_names,
         "channels": len(results.channels),
-        "regions": view.regions,
-        "region_names": {region: region_title(region) for region in view.regions},
+        "regions": results.regions,
+        "region_names": {region: region_title(region) for region in results.regions},
         "metrics": {
             name: {"title": m.title, "percent": m.percent, "digits": m.digits, "higher": m.higher_is_better}
             for name, m in ((name, metric_named(name)) for name in metrics)
@@ -240,9 +146,8 @@ def shared_content(view: View) -> dict[str, Any]:
         "calibration": [metric for metric in CALIBRATION if metric in metrics],
         "quality": [metric for metric in QUALITY if metric in metrics],
         "values": _values(results.frame, view.cases),
-        "pooled": pooled_values(results),
-        "floor": None if results.redrawn is None else nested(view.means, KEYS, lambda row: short(row.floor)),
-        "pooled_floor": {} if results.redrawn is None else pooled_values(results.redrawn),
+        "averages": {average: _averages(view, average) for average in view.averages},
+        "floor": results.redrawn is not None,
         "curves": _curves(results),
     }
 
@@ -291,9 +196,19 @@ def _values(frame: pd.DataFrame, cases: Sequence[str]) -> Any:
     return nested(wide.reset_index(), KEYS, lambda row: [short(value) for value in row[1 + len(KEYS) :]])
 
 
-def pooled_values(results: Results) -> Any:
-    """Return method -> region -> metric -> value and interval over all pixels together."""
-    return nested(results.pooled(), KEYS, lambda row: [short(row.value), short(row.low), short(row.high)])
+def _averages(view: View, average: Average) -> Any:
+    """Return method -> region -> metric -> [value, low, high, std, floor, best, beaten].
+
+    Best and beaten are the marks of the paper's table; metrics that it does not have are neither.
+    """
+    cells = view.cells[average]
+
+    def entries(row: Any) -> list[Any]:
+        cell = cells.get((row.method, row.metric, row.region))
+        marks = (False, False) if cell is None else (cell.best, cell.beaten)
+        return [*map(short, (row.value, row.low, row.high, row.std, row.floor)), *marks]
+
+    return nested(view.averages[average], KEYS, entries)
 
 
 def _curves(results: Results) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from segcal.evaluation.results import Results
 from segcal.files import signed_file
@@ -18,23 +18,15 @@ from segcal.tables import named_method
 from segcal.text import suggestion
 from segcal.types import InputError
 
-
-class Figure(NamedTuple):
-    """Drawing function of a figure, and whether it needs portraits of cases."""
-
-    draw: Callable[[Request], Any]
-    portraits: bool = False
-
-
-FIGURES: dict[str, Figure] = {
-    "reliability": Figure(reliability.draw_reliability),
-    "local": Figure(cases.draw_local, portraits=True),
-    "locations": Figure(cases.draw_locations, portraits=True),
-    "temperature": Figure(cases.draw_temperature, portraits=True),
-    "illustration": Figure(cases.draw_illustration, portraits=True),
-    "variation": Figure(cases.draw_variation, portraits=True),
-    "regions": Figure(metrics.draw_regions),
-    "patch-size": Figure(metrics.draw_patch_sizes),
+FIGURES: dict[str, Callable[[Request], Any]] = {
+    "reliability": reliability.draw_reliability,
+    "local": cases.draw_local,
+    "locations": cases.draw_locations,
+    "temperature": cases.draw_temperature,
+    "illustration": cases.draw_illustration,
+    "variation": cases.draw_variation,
+    "regions": metrics.draw_regions,
+    "patch-size": metrics.draw_patch_sizes,
 }
 KINDS = tuple(FIGURES)
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same figure is the same bytes
@@ -65,4 +57,4 @@ def draw_figure(kind: str, results: Results, **selection: Unpack[FigureOptions])
         raise InputError(f"a figure is one of {', '.join(KINDS)}, got '{kind}'{suggestion(kind, KINDS)}")
     named = (named_method(method, results.methods, "each method") for method in selection.get("methods", ()))
     chosen: FigureOptions = {**selection, "methods": tuple(named) or results.methods}
-    return drawn(lambda pyplot: FIGURES[kind].draw(Request(pyplot, results, **chosen)))
+    return drawn(lambda pyplot: FIGURES[kind](Request(pyplot, results, **chosen)))

@@ -8,9 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 
-from segcal.evaluation.portraits import Curve
 from segcal.evidence.one_line import Values, reliability_curve
 from segcal.evidence.scores import Scores
 from segcal.report.colours import BAR, OVER, UNDER
@@ -30,7 +28,7 @@ class Bins:
     """Bins with pixels: left edge, width, pixels, accuracy, mean confidence, interval of the accuracy (NaN if none)."""
 
     left: Array
-    width: Array
+    width: float
     count: Array
     accuracy: Array
     confidence: Array
@@ -38,28 +36,18 @@ class Bins:
     high: Array
 
     @classmethod
-    def of_frame(cls, curve: pd.DataFrame) -> Bins:
-        """Return the bins of rows of `Results.curves`."""
-        rows = curve[curve["count"] > 0]
-        count, left = rows["count"].to_numpy(float), rows["low_edge"].to_numpy(float)
-        width = rows["high_edge"].to_numpy(float) - left
-        accuracy, confidence = rows["hit"].to_numpy() / count, rows["confidence"].to_numpy() / count
-        return cls(left, width, count, accuracy, confidence, rows["low"].to_numpy(float), rows["high"].to_numpy(float))
+    def of_sums(cls, count: Array, hit: Array, confidence: Array, *interval: Array) -> Bins:
+        """Return the bins of pixels, correct pixels and summed confidence of bins of equal width."""
+        pixels = np.maximum(count, 1)
+        return cls.of_means(count, hit / pixels, confidence / pixels, *interval)
 
     @classmethod
-    def of_curve(cls, curve: Curve) -> Bins:
-        """Return the bins of the histogram of a portrait."""
-        count, hit, confidence = np.array(curve, float).T
-        divisor = np.maximum(count, 1)
-        return cls.of_equal_width(count, hit / divisor, confidence / divisor)
-
-    @classmethod
-    def of_equal_width(cls, count: Array, accuracy: Array, confidence: Array) -> Bins:
-        """Return bins of equal width, without intervals."""
-        kept, bins = count > 0, len(count)
-        left, none = np.flatnonzero(kept) / bins, np.full(int(kept.sum()), np.nan)
-        many, right, sure = (values[kept].astype(float) for values in (count, accuracy, confidence))
-        return cls(left, np.full(left.shape, 1 / bins), many, right, sure, none, none)
+    def of_means(cls, count: Array, accuracy: Array, confidence: Array, *interval: Array) -> Bins:
+        """Return the bins of pixels, accuracy and mean confidence of bins of equal width."""
+        kept, none = count > 0, np.full(len(count), np.nan)
+        values = (count, accuracy, confidence, *(interval or (none, none)))
+        held = (each[kept].astype(float) for each in values)
+        return cls(np.flatnonzero(kept) / len(count), 1 / len(count), *held)
 
     @property
     def share(self) -> Array:
@@ -83,7 +71,7 @@ def diagram(axis: Any, bins: Bins, dot: float = 2.5) -> None:
         axis.bar(
             bins.left[kind],
             gaps[kind],
-            bins.width[kind],
+            bins.width,
             bins.accuracy[kind],
             align="edge",
             color=faded,
@@ -113,7 +101,7 @@ def draw_reliability(request: Request) -> Any:
         curve = curve_of(request.results, method, region, label)
         if not len(curve):
             raise InputError(f"no reliability diagram of region '{region}' and class '{label}'; see results.curves()")
-        found[method] = Bins.of_frame(curve)
+        found[method] = Bins.of_sums(*curve[["count", "hit", "confidence", "low", "high"]].to_numpy(float).T)
     return side_by_side(request.pyplot, found)
 
 
@@ -176,5 +164,5 @@ def reliability_diagram(
     found = {}
     for name, values in several.items():
         curve = measured(values, labels, class_axis=class_axis, activation=activation)
-        found[name] = Bins.of_equal_width(curve.pixels, curve.accuracy, curve.confidence)
+        found[name] = Bins.of_means(curve.pixels, curve.accuracy, curve.confidence)
     return drawn(lambda pyplot: side_by_side(pyplot, found))

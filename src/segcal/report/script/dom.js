@@ -82,7 +82,7 @@ function choice(label, options, chosen, changed) {
   }, text));
   return node('div', { class: 'choice', role: 'group', 'aria-label': label }, node('span', null, label), node('div', null, buttons));
 }
-function selection(label, options, changed, chosen = null) {
+function selection(label, options, chosen, changed) {
   const box = node('select', { onchange: event => changed(event.target.value) },
     options.map(([value, text]) => node('option', { value, selected: value === chosen }, text)));
   return node('label', null, label, box);
@@ -92,18 +92,32 @@ function reveal(id) {
   const folded = document.getElementById(id)?.querySelector(':scope > details.folded');
   if (folded) folded.open = true;
 }
+// Controls that change one state, above a place in which `render(state)` is drawn again with each change. A control is
+// [choice or selection, label, name in the state, options as [value, words]].
+function live(kind, state, controls, render) {
+  const holder = node('div', { class: kind }), draw = () => holder.replaceChildren(...[render(state)].flat());
+  draw();
+  return [node('div', { class: 'controls' }, controls.map(([make, label, name, options]) =>
+    make(label, options, state[name], value => { state[name] = value; draw(); }))), holder];
+}
+const byRegion = (names, make = choice) => [make, 'Region', 'region', names.map(region => [region, regionName(region)])];
+const byMetric = (names, make = selection) => [make, 'Metric', 'metric', names.map(metric => [metric, metrics[metric].title])];
 const section = (id, title, lead, ...children) =>
   node('section', { id }, node('h2', null, title), lead ? node('p', { class: 'lead' }, lead) : null, ...children);
 
 // What several sections read.
 const { methods, baseline, metrics = {}, regions } = DATA;
 const regionName = region => DATA.region_names[region] || region;
-const curveRegions = regions.filter(region => DATA.curves[baseline] && DATA.curves[baseline][region]);
+const curveRegions = regions.filter(region => DATA.curves[baseline]?.[region]);
 const legend = () => node('ul', { class: 'legend' }, methods.map(method => node('li', null, key(method), method)));
-const pooledAt = (method, region, metric) => (((DATA.pooled[method] || {})[region] || {})[metric]) || [null, null, null];
-const floorAt = (method, region, metric) => DATA.floor ? ((DATA.floor[method] || {})[region] || {})[metric] : null;
-const pooledFloorAt = (method, region) => (((DATA.pooled_floor[method] || {})[region] || {}).ece || [null])[0];
-const samples = (method, region, metric) => ((DATA.values[method] || {})[region] || {})[metric] || [];
+// Over 'images' or 'pixels'; best and beaten are marks of the table.
+function averageOf(over, method, region, metric) {
+  const [value, low, high, std, floor, best, beaten] = DATA.averages[over][method]?.[region]?.[metric] || [];
+  return { value, low, high, std, floor, best, beaten };
+}
+const pooledAt = (method, region, metric) => averageOf('pixels', method, region, metric);
+const samples = (method, region, metric) => DATA.values[method]?.[region]?.[metric] || [];
+const interval = (metric, { low, high }) => known(low) ? `[${inUnit(metric, low)}, ${inUnit(metric, high)}]` : '';
 
 // Every section adds itself here; the page builds those that have content, in their order.
 const SECTIONS = {};

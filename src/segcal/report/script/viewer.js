@@ -152,7 +152,7 @@ function volumeViewer(view, maps) {
     for (const frame of frames) Object.assign(frame, { bytes: map.bytes, table: map.table, tell: map.tell });
     view.show();
   };
-  return node('div', { class: 'card' }, node('div', { class: 'controls' }, selection('Show', maps.map(map => [map.name, map.name]), show)),
+  return node('div', { class: 'card' }, node('div', { class: 'controls' }, selection('Show', maps.map(map => [map.name, map.name]), maps[0].name, show)),
     node('div', { class: 'maps planes' }, planes),
     node('p', { class: 'note' }, 'Click to move there; arrow keys move within a slice, Page Up and Page Down through the slices.'));
 }

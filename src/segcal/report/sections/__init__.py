@@ -18,7 +18,7 @@ from segcal.report.view import View
 
 SECTIONS: dict[str, Callable[[View], Any]] = {
     "summary": summary,
-    "table": tables.table,
+    "table": lambda view: {},
     "channels": tables.channels,
     "reliability": lambda view: {},
     "cases": cases,

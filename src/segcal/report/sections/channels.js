@@ -1,25 +1,14 @@
 // Each channel of a sigmoid head by itself, beside the mean over channels.
 addSection('channels', 'Channels', content => {
-  const holder = node('div', { class: 'card' }), state = { metric: 'ece', region: curveRegions[0] };
-  const cell = (pooled, method) => (((pooled[method] || {})[state.region] || {})[state.metric]) || [null, null, null];
-  const column = method => ({
-    title: method,
-    of: row => cell(row.pooled, method)[0],
-    show: row => {
-      const [value, low, high] = cell(row.pooled, method);
-      const side = known(low) ? `[${inUnit(state.metric, low)}, ${inUnit(state.metric, high)}]` : '';
-      return node('td', null, known(value) ? inUnit(state.metric, value) : '–', node('span', { class: 'side' }, side));
-    },
-  });
-  function render() {
-    const rows = Object.entries(content).map(([name, pooled]) => ({ name, pooled }));
-    const columns = [nameColumn('Channel'), ...methods.map(column)];
-    holder.replaceChildren(sortable(`${metrics[state.metric].title} by channel`, columns, rows, { pinned: [{ name: 'mean', pooled: DATA.pooled }] }));
-  }
   const names = [...DATA.calibration, ...DATA.quality].map(metric => [metric, `${metrics[metric].title}${unitOf(metric)}`]);
-  const controls = node('div', { class: 'controls' },
-    choice('Metric', names, state.metric, value => { state.metric = value; render(); }),
-    choice('Region', curveRegions.map(region => [region, regionName(region)]), state.region, value => { state.region = value; render(); }));
-  render();
-  return section('channels', 'Every channel', `Channels may overlap, so each is a problem of its own with two classes; elsewhere on this page figures are means over channels. All pixels of all images together, with 95 % bootstrap intervals over ${DATA.units}.`, controls, holder);
+  const rows = Object.entries(content).map(([name, own]) => ({ name, own })), mean = { name: 'mean', own: DATA.averages.pixels };
+  const parts = live('card', { metric: 'ece', region: curveRegions[0] }, [[choice, 'Metric', 'metric', names], byRegion(curveRegions)], ({ metric, region }) => {
+    const columns = methods.map(method => {
+      const read = row => { const [value, low, high] = row.own[method]?.[region]?.[metric] || []; return { value, low, high }; };
+      return { title: method, of: row => read(row).value,
+        show: row => node('td', null, known(read(row).value) ? inUnit(metric, read(row).value) : '–', node('span', { class: 'side' }, interval(metric, read(row)))) };
+    });
+    return sortable(`${metrics[metric].title} by channel`, [nameColumn('Channel'), ...columns], rows, { pinned: [mean] });
+  });
+  return section('channels', 'Every channel', `Channels may overlap, so each is a problem of its own with two classes; elsewhere on this page figures are means over channels. All pixels of all images together, with 95 % bootstrap intervals over ${DATA.units}.`, parts);
 });

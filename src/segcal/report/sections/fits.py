@@ -78,10 +78,9 @@ def _factors(
     names: Sequence[str] | None, logarithms: Sequence[float] | None, intervals: Sequence[Sequence[float]] | None
 ) -> list[dict[str, Any]]:
     """Return factors on the temperature, the largest first; none where nothing was learned, which leaves all at 1."""
-    if not names or not logarithms or not any(logarithms):
-        return []
+    names, logarithms = names or (), logarithms or ()
     pairs: Sequence[Sequence[float | None]] = intervals or [(None, None)] * len(names)
-    if not len(names) == len(logarithms) == len(pairs):
+    if not any(logarithms) or not len(names) == len(logarithms) == len(pairs):
         return []
     rows = [
         {"name": str(name), "value": _exp(value), "low": _exp(low), "high": _exp(high)}

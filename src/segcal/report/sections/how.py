@@ -38,8 +38,9 @@ def how(view: View) -> dict[str, Any]:
 
 
 def _settings(view: View) -> list[tuple[str, str]]:
-    settings, shown = view.results.settings, view.presentation
+    settings, shown = view.results.settings, view.results.presentation
     skipped = ", ".join(f"{count} in {region_title(name)}" for name, count in view.results.skipped().items() if count)
+    names: dict[int | None, str] = {None: "none", **dict(enumerate(view.class_names))}
     entries = [
         ("Data set", settings.get("dataset")),
         ("Date", settings.get("date")),
@@ -52,7 +53,7 @@ def _settings(view: View) -> list[tuple[str, str]]:
         ("Bin edges of ACE from", settings.get("ace_edges")),
         ("Sigmoid channels", ", ".join(settings.get("channels") or []) or None),
         ("Ignored labels", ", ".join(map(str, settings.get("ignore_index") or [])) or "none"),
-        ("Background", _named(view, settings.get("background"))),
+        ("Background", names.get(settings.get("background"), settings.get("background"))),
         ("Boundary width", settings.get("boundary_width")),
         ("Patches", f"{settings.get('patches')} of {settings.get('patch_size')} pixels per side in each image"),
         ("Seed", settings.get("seed")),
@@ -62,9 +63,3 @@ def _settings(view: View) -> list[tuple[str, str]]:
         *settings.get("versions", {}).items(),
     ]
     return [(name, str(value)) for name, value in entries if value is not None]
-
-
-def _named(view: View, label: int | None) -> str:
-    if label is None:
-        return "none"
-    return view.class_names[label] if label < len(view.class_names) else str(label)

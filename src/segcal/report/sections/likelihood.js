@@ -1,6 +1,6 @@
 // NLL against entropy.
 addSection('likelihood', 'NLL', content => {
-  const rows = methods.map(method => ({ method, name: method, nll: pooledAt(method, 'all', 'nll')[0], entropy: pooledAt(method, 'all', 'entropy')[0] })).filter(row => known(row.nll));
+  const rows = methods.map(method => ({ method, name: method, nll: pooledAt(method, 'all', 'nll').value, entropy: pooledAt(method, 'all', 'entropy').value })).filter(row => known(row.nll));
   const points = methods.flatMap(method => samples(method, 'all', 'nll').map((y, k) => ({ method, name: DATA.cases[k], y, x: samples(method, 'all', 'entropy')[k] })).filter(p => known(p.x) && known(p.y)));
   const holder = node('div'), hidden = new Set();
   const render = () => holder.replaceChildren(scatter(points, hidden));

@@ -1,10 +1,13 @@
 // Two sentences, the diagrams before and after, the figures of each method, and what to do.
 addSection('summary', 'Summary', content => {
-  const cards = content.cards.map(({ metric, region, over, rows }) => {
-    const title = `${metrics[metric].title}, ${regionName(region)}`;
-    return node('div', { class: 'card' }, node('h3', { class: 'head' }, title, node('span', null, `${over}${metrics[metric].percent ? ', %' : ''}`)), intervals(rows, metric, title));
+  const { average, over } = DATA.presentation;
+  const cards = [['nll', 'all'], ['ece', 'all'], ['ece', 'boundary'], ['ece', 'local-max']].map(([metric, region]) => {
+    const local = region === 'local-max', title = `${metrics[metric]?.title}, ${regionName(region)}`;
+    const rows = methods.map(name => ({ name, ...averageOf(local ? 'images' : average, name, region, metric) })).filter(row => known(row.value));
+    return !rows.length ? null : node('div', { class: 'card' }, node('h3', { class: 'head' }, title, node('span', null, `${local ? 'mean over images' : over}${metrics[metric].percent ? ', %' : ''}`)),
+      intervals(rows.map(row => ({ ...row, floor: metric === 'ece' ? row.floor : null })), metric, title));
   });
-  const shown = curveRegions.includes('all') ? [...new Set([baseline, content.recommended])] : [];
+  const shown = curveRegions.includes('all') ? [...new Set([baseline, DATA.recommended])] : [];
   const diagram = (method, k) => node('div', { class: 'diagram' }, node('h4', null, key(method), k ? `after: ${method}` : shown.length > 1 ? `before: ${method}` : method,
     node('span', null, `pooled ECE ${percent(readCurve(DATA.curves[method].all['']).ece)} %`)), reliability(DATA.curves[method].all[''], `Reliability of ${method}`));
   document.title = content.dataset ? `Calibration of ${content.dataset}` : 'Calibration report';

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from segcal.evaluation.decisions import Decisions, decision_tables
 from segcal.evaluation.limits import limits_table
-from segcal.report.view import KEYS, View, nested, pooled_values, short
-from segcal.tables import Average, TextTable
+from segcal.report.view import KEYS, View, nested, short
+from segcal.tables import TextTable
 from segcal.tables.numbers import number
 
 _WORST_PATCHES = 50
 _BINS = (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
 
 
-def table(view: View) -> dict[str, Any]:
-    """Return cells [value, spread or low, high, best, beaten] for both averages; patches are not pooled."""
-
-    def marks(average: Average, row: Any) -> tuple[bool, bool]:
-        """Return whether a value is the best, and significantly worse than the reference's."""
-        cell = view.cells(average).get((row.method, row.metric, row.region))
-        return (False, False) if cell is None else (cell.best, cell.beaten)
-
-    def of_images(row: Any) -> list[Any]:
-        return [short(row.value), short(row.std), None, *marks("images", row)]
-
-    def of_pixels(row: Any) -> list[Any]:
-        return [*map(short, (row.value, row.low, row.high)), *marks("pixels", row)]
-
-    return {
-        "images": nested(view.means, KEYS, of_images),
-        "pixels": nested(view.results.pooled_frame, KEYS, of_pixels),
-        "best": view.recommendation.method,
-    }
-
-
 def channels(view: View) -> dict[str, Any] | None:
     """Return channel -> method -> region -> metric -> value and interval; None unless there are several channels."""
-    return {name: pooled_values(own) for name, own in view.results.channels.items()} or None
+
+    def entries(row: Any) -> list[float | None]:
+        return [short(row.value), short(row.low), short(row.high)]
+
+    return {name: nested(own.pooled_frame, KEYS, entries) for name, own in view.results.channels.items()} or None
 
 
 def likelihood(view: View) -> dict[str, Any] | None:
@@ -61,14 +45,9 @@ def limits(view: View) -> list[dict[str, Any]] | None:
     if frame is None or not len(frame):
         return None
     metrics = {"ece": "ECE, %", "nll": "NLL"}
-    rows = [(name, *(_number(view, name, metric) for metric in metrics)) for name in view.results.methods]
+    rows = [(name, *(number(m, view.value(name, m).value) for m in metrics)) for name in view.results.methods]
     over = f"Averages: {view.average}."
     return [vars(limits_table(frame)), vars(TextTable(("Method", *metrics.values()), rows, "The methods", over))]
-
-
-def _number(view: View, method: str, metric: str) -> str:
-    value = view.value(method, metric)
-    return number(metric, math.nan if value is None else value.value)
 
 
 def sizes(view: View) -> Any:
@@ -103,17 +82,12 @@ def worst(view: View) -> dict[str, Any]:
     if results.baseline not in wide:
         return {"patches": []}
     first = wide.sort_values(results.baseline, ascending=False, kind="stable").head(_WORST_PATCHES)
-    return {
-        "patches": [
-            {
-                "case": str(row["case"]),
-                "patch": int(row["patch"]),
-                "origin": str(row["origin"]),
-                "values": [short(row.get(method, math.nan)) for method in results.methods],
-            }
-            for row in first.reset_index().to_dict(orient="records")
-        ]
-    }
+    return {"patches": [_patch(row, results.methods) for row in first.reset_index().to_dict(orient="records")]}
+
+
+def _patch(row: Mapping[Hashable, Any], methods: Sequence[str]) -> dict[str, Any]:
+    about = {"name": str(row["case"]), "patch": int(row["patch"]), "origin": str(row["origin"])}
+    return {**about, "values": [short(row.get(method, math.nan)) for method in methods]}
 
 
 def decisions(view: View) -> dict[str, Any] | None:
@@ -123,12 +97,12 @@ def decisions(view: View) -> dict[str, Any] | None:
 
 def decisions_content(decisions: Decisions) -> dict[str, Any]:
     """Return the tables, and curves of risk against coverage."""
+
+    def point(row: Any) -> list[float | None]:
+        return [short(row.coverage), short(row.risk), short(row.confidence)]
+
     return {
         "channels": list(decisions.channels),
-        "curves": nested(decisions.curves, ("channel", "unit", "method"), _point, lists=True),
+        "curves": nested(decisions.curves, ("channel", "unit", "method"), point, lists=True),
         "tables": [vars(table) for table in decision_tables(decisions)],
     }
-
-
-def _point(row: Any) -> list[float | None]:
-    return [short(row.coverage), short(row.risk), short(row.confidence)]

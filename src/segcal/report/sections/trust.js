@@ -1,6 +1,6 @@
 // Other readings of the same pixels.
 addSection('trust', 'Trust', content => {
-  const own = (title, metric, format) => number(title, row => pooledAt(row.method, 'all', metric)[0], format), four = value => fixed(value, 4);
+  const own = (title, metric, format) => number(title, row => pooledAt(row.method, 'all', metric).value, format), four = value => fixed(value, 4);
   const columns = [own('ECE %', 'ece', percent), own('debiased', 'ece-debiased', percent), own('smooth', 'ece-smooth', percent),
     own('NLL\ncalibration', 'nll-calibration', four), own('NLL\nrefinement', 'nll-refinement', four),
     own('Brier\ncalibration', 'brier-calibration', four), own('Brier\nrefinement', 'brier-refinement', four)]

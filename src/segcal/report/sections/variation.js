@@ -1,19 +1,15 @@
 // How images differ: the ECE of each image, and pictures of some of them (the paper's figure of data set variation).
 addSection('variation', 'Variation', () => {
-  const holder = node('div', { class: 'card' }), state = { region: 'all', metric: 'ece' };
-  function render() {
-    const title = `${metrics[state.metric].title}${unitOf(state.metric)}, ${regionName(state.region)}, one dot per image`;
-    holder.replaceChildren(node('h3', { class: 'head' }, title), strip(methods.map(method => ({ name: method, values: samples(method, state.region, state.metric) })), state.metric, title));
-  }
-  render();
   const shown = regions.filter(region => methods.some(method => samples(method, region, 'ece').some(known)));
+  const parts = live('card', { region: 'all', metric: 'ece' }, [byRegion(shown), byMetric(Object.keys(metrics).filter(metric => metric !== 'entropy'))], ({ region, metric }) => {
+    const title = `${metrics[metric].title}${unitOf(metric)}, ${regionName(region)}, one dot per image`;
+    return [node('h3', { class: 'head' }, title), strip(methods.map(method => ({ name: method, values: samples(method, region, metric) })), metric, title)];
+  });
   const pictures = (DATA.sections.cases || { portraits: [] }).portraits;
   const cards = node('div', { class: 'maps gallery' });
   pictures.forEach((portrait, k) => galleryEntry(portrait, k).then(entry => cards.append(entry)));
   return section('variation', 'How much images differ', 'A data set average hides images that are far better or worse. The line marks the median image.',
-    node('div', { class: 'controls' }, choice('Region', shown.map(region => [region, regionName(region)]), state.region, value => { state.region = value; render(); }),
-      selection('Metric', Object.keys(metrics).filter(metric => metric !== 'entropy').map(metric => [metric, metrics[metric].title]), value => { state.metric = value; render(); }, 'ece')),
-    holder, pictures.length > 1 ? [node('h3', null, 'Image and labels of the cases shown above'), node('div', { class: 'card' }, cards)] : null);
+    parts, pictures.length > 1 ? [node('h3', null, 'Image and labels of the cases shown above'), node('div', { class: 'card' }, cards)] : null);
 });
 
 async function galleryEntry(portrait, place) {
