@@ -147,14 +147,13 @@ def calibrate(
             calibrator.check_fit_settings(fit_settings or {})
             reads_images = bool(getattr(calibrator, "image_channels", 0))
             kept.extend(_needed(chain([first], predicted), reads_images))
-        kept.share()
-        if validation is not None:
-            with progress_of("predicting validation", hidden=not progress) as bar:
-                batches = bar.track(validation, task_id=bar.task_ids[0])
+            if validation is not None:
+                batches = bar.track(validation, description="predicting validation")
                 held_out.extend(_needed(predict(batches, prefix=f"{prefix}validation-"), reads_images))
-            held_out.share()
-            if not held_out.cases:
-                raise no_cases(validation, "batch", "loader")
+        kept.share()
+        held_out.share()
+        if validation is not None and not held_out.cases:
+            raise no_cases(validation, "batch", "loader")
         if reads_images and any(case.image is None for case in (*kept.cases, *held_out.cases)):
             calibrator = _created(method, first, settings, reads_image=False)  # methods can look at the logits only
         fit_with_progress(calibrator, kept.cases, held_out.cases or None, fit_settings or {}, hidden=not progress)

@@ -20,6 +20,7 @@ from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import activation_of
 from segcal.integrations import needs_extra
 from segcal.integrations.calibrate import CalibratedModel
+from segcal.integrations.loaders import read_batch
 from segcal.integrations.outputs import read_output
 from segcal.integrations.predict import CaseMaker
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
@@ -98,10 +99,10 @@ class CalibrationCallback(Callback):
         """Keep the logits of a batch: those of the step, if it returns them as "logits", else computed again."""
         if trainer.sanity_checking:
             return
-        read = self._maker.read(batch if self.unpack is None else self.unpack(batch))
+        read = read_batch(batch if self.unpack is None else self.unpack(batch), self.activation)
         given = outputs if isinstance(outputs, Mapping) and "logits" in outputs else None
         with torch.no_grad():
-            logits = read_output(pl_module(read.image) if given is None else given).logits
+            logits = read_output(pl_module(read.image) if given is None else given)
         # in float32, whatever the precision of the training, and without the image, which is not calibrated with
         self._kept.extend(replace(case, image=None) for case in self._maker.cases(read, logits.float()))
 
