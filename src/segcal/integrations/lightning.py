@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,8 +102,7 @@ class CalibrationCallback(Callback):
         given = outputs if isinstance(outputs, Mapping) and "logits" in outputs else None
         with torch.no_grad():
             logits = read_output(pl_module(read.image) if given is None else given)
-        # in float32, whatever the precision of the training, and without the image, which is not calibrated with
-        self._kept.extend(replace(case, image=None) for case in self._maker.cases(read, logits.float()))
+        self._kept.extend(self._maker.cases(read, logits.float()))  # in float32, whatever the training's
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fit, and log."""
@@ -173,4 +171,4 @@ class CalibrationCallback(Callback):
         return suite
 
     def _forget(self) -> None:
-        self._maker, self._kept = CaseMaker(self.activation), SpilledCases(self.in_memory)
+        self._maker, self._kept = CaseMaker(self.activation), SpilledCases(self.in_memory, images=False)
