@@ -23,7 +23,7 @@ from segcal.integrations.loaders import read_batch
 from segcal.integrations.outputs import read_output
 from segcal.integrations.predict import CaseMaker
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
-from segcal.integrations.tracking import log_figures, takes_figures
+from segcal.integrations.tracking import figure_logger, log_figures
 from segcal.statistics.grouping import folds_of
 from segcal.types import Activation, Case, IgnoreIndex, InputError
 
@@ -118,7 +118,7 @@ class CalibrationCallback(Callback):
             for name in _LOGGED
         }
         pl_module.log_dict(logged, sync_dist=trainer.world_size > 1)  # the same in every process
-        trackers = [logger for logger in trainer.loggers if takes_figures(logger)] if trainer.is_global_zero else []
+        trackers = [logger for logger in trainer.loggers if figure_logger(logger)] if trainer.is_global_zero else []
         if trackers and find_spec("matplotlib") is not None:
             figures = {f"val_reliability{suffix}": suite.plot() for suffix, suite in measured.items()}
             for tracker in trackers:
