@@ -16,7 +16,7 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from tests.campaign.reader import Data, Read, UnreadableError, read_data, stored_array
+from tests.campaign.reader import Data, Read, UnreadableError, read_data, stored_array, volume_of
 from tests.campaign.trees import Tree, below, read_tree
 from tests.support.references import boundary, readings
 from tests.support.scenes import softmax
@@ -268,10 +268,10 @@ def check_fuse(done: Done) -> str | None:
             for name in sorted(files)
             if name.endswith((".nii", ".nii.gz")) and name[0] != "." and "/" not in name
         ]
-        votes = np.stack([_volume(done.tree[name] or b"") for name in names]).astype(np.int64)
+        votes = np.stack([volume_of(done.tree[name] or b"") for name in names]).astype(np.int64)
     except Exception as error:
         return f"accepted what the independent reader refuses: {error}"
-    fused = _volume((done.folder / "out" / "labels.nii.gz").read_bytes())
+    fused = volume_of((done.folder / "out" / "labels.nii.gz").read_bytes())
     if fused.shape != votes.shape[1:]:
         return f"wrong number: shape {fused.shape}"
     kinds = np.unique(votes)
@@ -279,11 +279,3 @@ def check_fuse(done: Done) -> str | None:
     top = np.sort(counts, axis=0)
     clear = top[-1] > (top[-2] if len(kinds) > 1 else 0)
     return "wrong number: not the label of most atlases" if (kinds[counts.argmax(0)] != fused)[clear].any() else None
-
-
-def _volume(content: bytes) -> np.ndarray:
-    plain = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    array = np.asanyarray(nibabel.Nifti1Image.from_bytes(plain).dataobj)
-    while array.ndim > 3 and array.shape[-1] == 1:
-        array = array[..., 0]
-    return array

@@ -25,7 +25,7 @@ class Job:
     Args:
         name: Of the command.
         args: Its command line.
-        before: Options that make the old output.
+        before: Command line that makes the old output.
         output: The file or folder that it writes.
     """
 
@@ -35,55 +35,26 @@ class Job:
     output: str
 
 
+def _command(name: str, text: str, new: str, old: str, output: str = "out") -> Job:
+    """Return a command whose line holds one of two variants at its {}."""
+    made, before = ((*text.format(variant).split(), "--out", output) for variant in (new, old))
+    return Job(name, made, before, output)
+
+
 JOBS = (
-    Job("apply", ("apply", "one", "data", "--out", "out"), ("apply", "two", "data", "--out", "out"), "out"),
-    Job(
-        "apply, float16 and temperatures",
-        ("apply", "one", "data", "--out", "out", "--temperature", "--dtype", "float16"),
-        ("apply", "two", "data", "--out", "out"),
-        "out",
-    ),
-    Job(
-        "fit",
-        ("fit", "data", "--method", "ts", "--out", "out"),
-        ("fit", "data", "--out", "out", "--method", "vector"),
-        "out",
-    ),
-    Job(
-        "evaluate",
-        ("evaluate", "small", "--calibrators", "one", "--patches", "2", "--out", "out"),
-        ("evaluate", "small", "--patches", "3", "--out", "out"),
-        "out",
-    ),
+    _command("apply", "apply {} data", "one", "two"),
+    _command("apply, float16 and temperatures", "apply {}", "one data --temperature --dtype float16", "two data"),
+    _command("fit", "fit data --method {}", "ts", "vector"),
+    _command("evaluate", "evaluate small --patches {}", "2 --calibrators one", "3"),
     Job("diagnose", ("diagnose", "data", "--maps", "out"), ("diagnose", "small", "--maps", "out"), "out"),
-    Job(
-        "compare",
-        ("compare", "small", "--methods", "ts,vector", "--patches", "2", "--out", "out"),
-        ("compare", "small", "--methods", "ts", "--patches", "2", "--out", "out"),
-        "out",
-    ),
-    Job("decide", ("decide", "data", "--out", "out"), ("decide", "small", "--out", "out"), "out"),
-    Job("report", ("report", "results", "--out", "out.html"), ("report", "others", "--out", "out.html"), "out.html"),
-    Job("table", ("table", "results", "--out", "out.tex"), ("table", "others", "--out", "out.tex"), "out.tex"),
-    Job(
-        "fuse",
-        ("fuse", "atlases", "--method", "plurality", "--out", "out"),
-        ("fuse", "atlases", "--method", "majority", "--out", "out"),
-        "out",
-    ),
-    Job(
-        "figure",
-        ("figure", "reliability", "results", "--out", "out.png"),
-        ("figure", "reliability", "others", "--out", "out.png"),
-        "out.png",
-    ),
-    Job("export", ("export", "one", "--out", "out.onnx"), ("export", "two", "--out", "out.onnx"), "out.onnx"),
-    Job(
-        "nnunet fit",
-        ("nnunet", "fit", "folds", "--method", "ts", "--out", "out"),
-        ("nnunet", "fit", "folds", "--method", "vector", "--out", "out"),
-        "out",
-    ),
+    _command("compare", "compare small --patches 2 --methods {}", "ts,vector", "ts"),
+    _command("decide", "decide {}", "data", "small"),
+    _command("report", "report {}", "results", "others", "out.html"),
+    _command("table", "table {}", "results", "others", "out.tex"),
+    _command("fuse", "fuse atlases --method {}", "plurality", "majority"),
+    _command("figure", "figure reliability {}", "results", "others", "out.png"),
+    _command("export", "export {}", "one", "two", "out.onnx"),
+    _command("nnunet fit", "nnunet fit folds --method {}", "ts", "vector"),
 )
 
 

@@ -190,7 +190,7 @@ def _image(content: bytes) -> Any:
     raise UnreadableError("no NIfTI")
 
 
-def _volume(content: bytes) -> np.ndarray:
+def volume_of(content: bytes) -> np.ndarray:
     """Return a NIfTI volume as [z, y, x]; trailing axes of length one after the third are dropped."""
     array = np.asanyarray(_image(content).dataobj)
     while array.ndim > 3 and array.shape[-1] == 1:
@@ -237,7 +237,7 @@ def _label_array(tree: Tree, path: str) -> np.ndarray:
     elif low.endswith(".npy"):
         array = _npy(content)
     else:
-        array = _npz(content, "labels") if low.endswith(".npz") else _volume(content)
+        array = _npz(content, "labels") if low.endswith(".npz") else volume_of(content)
     return array
 
 

@@ -74,34 +74,14 @@ def judge(arena: Arena, attack: Attack, how: str) -> None:
     event(f"{attack.artefact}, {how}: {arena.judge(attack)}")
 
 
+@pytest.mark.parametrize(
+    "kinds", [tuple(FOLDERS), ("calibrators", "atlases"), ("checkpoints",), ("results",), ("decisions",)], ids=", ".join
+)
 @CAMPAIGN
-@given(tried=attacks(*FOLDERS))
-def test_damaged_data_give_a_right_number_or_one_sentence(arena: Arena, tried: tuple[Attack, Damaged]) -> None:
-    judge(arena, tried[0], tried[1].how)
-
-
-@CAMPAIGN
-@given(tried=attacks("calibrators", "atlases"))
-def test_damaged_calibrators_give_a_right_number_or_one_sentence(arena: Arena, tried: tuple[Attack, Damaged]) -> None:
-    judge(arena, tried[0], tried[1].how)
-
-
-@CAMPAIGN
-@given(tried=attacks("checkpoints"))
-def test_damaged_checkpoints_give_a_right_number_or_one_sentence(arena: Arena, tried: tuple[Attack, Damaged]) -> None:
-    judge(arena, tried[0], tried[1].how)
-
-
-@CAMPAIGN
-@given(tried=attacks("results"))
-def test_damaged_results_give_a_right_number_or_one_sentence(arena: Arena, tried: tuple[Attack, Damaged]) -> None:
-    judge(arena, tried[0], tried[1].how)
-
-
-@CAMPAIGN
-@given(tried=attacks("decisions"))
-def test_damaged_rules_give_a_right_number_or_one_sentence(arena: Arena, tried: tuple[Attack, Damaged]) -> None:
-    judge(arena, tried[0], tried[1].how)
+@given(data=st.data())
+def test_damage_gives_a_right_number_or_one_sentence(arena: Arena, kinds: tuple[str, ...], data: st.DataObject) -> None:
+    attack, damage = data.draw(attacks(*kinds))
+    judge(arena, attack, damage.how)
 
 
 @st.composite

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.multi_atlas.simulated import simulated_volumes
 from segcal.fusion import joint_label_fusion_weights, plurality_vote, similarity_weights, weighted_vote
-from segcal.fusion.folder import FusionSettings, fuse_folder
+from segcal.fusion.folder import fuse_folder
 from segcal.types import InputError
 from support.commands import refuse, succeed_json
 
@@ -51,7 +51,7 @@ def test_slabs_give_what_the_whole_gives(
     atlases: Path, tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segcal.fusion.folder._BYTES", slab)
-    written = fuse_folder(atlases, tmp_path / "out", FusionSettings(patch=1, nonnegative=True))
+    written = fuse_folder(atlases, tmp_path / "out", patch=1, nonnegative=True)
     expected = weighted_vote(LABELS, joint_label_fusion_weights(PROBABILITIES, patch=1, nonnegative=True))
     assert written["weights"] == "probabilities"
     assert (loaded(tmp_path / "out" / "labels.nii.gz") == expected.labels).all()
@@ -74,7 +74,7 @@ def test_weights_of_images(atlases: Path, tmp_path: Path, slab: int, monkeypatch
     with pytest.raises(InputError, match="use the method plurality"):
         fuse_folder(atlases, tmp_path / "again")
     with pytest.raises(InputError, match="svwv weighs atlases by their probabilities"):
-        fuse_folder(atlases, tmp_path / "again", FusionSettings("svwv"))
+        fuse_folder(atlases, tmp_path / "again", "svwv")
 
 
 def test_the_command_keeps_the_geometry(atlases: Path, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_masks_and_their_classes() -> None:
     torch.manual_seed(0)
     classes, masks = torch.randn(2, 6, CLASSES + 1), torch.randn(2, 6, 384, 384)
     output = SimpleNamespace(class_queries_logits=classes, masks_queries_logits=masks)
-    logits = read_output(output).logits
+    logits = read_output(output)
     processor = transformers.Mask2FormerImageProcessor()
     for own, other in zip(logits, processor.post_process_semantic_segmentation(output), strict=True):
         assert torch.equal(own.argmax(0), other)
@@ -184,7 +184,7 @@ def test_mask2former_is_calibrated() -> None:
     calibrated = segcal.calibrate(network, [(images, labels)], "vector")
     model = CalibratedSegmenter(network, calibrated.calibrator).eval()
     with torch.no_grad():
-        logits, plain = model(images).logits, resized(read_output(network(images)).logits, (64, 64))
+        logits, plain = model(images).logits, resized(read_output(network(images)), (64, 64))
     assert segcal.nll(logits, labels) < segcal.nll(plain, labels)
 
 

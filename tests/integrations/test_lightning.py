@@ -22,29 +22,9 @@ from support.program import printed_by
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: make test-integrations")
 
 from segcal.integrations.lightning import CalibrationCallback  # noqa: E402
+from support.lightning_in_process import Module  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's remarks on workers and loggers
-
-
-class Module(lightning.LightningModule):
-    """A convolution, which returns its logits from the validation step or does not."""
-
-    def __init__(self, returns: bool) -> None:
-        super().__init__()
-        self.network, self.returns = Convolution(), returns
-
-    def forward(self, image: Tensor) -> Tensor:
-        return self.network(image)
-
-    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
-        return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> Any:
-        logits = self(batch[0])
-        return {"logits": logits} if self.returns else None
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
 def loader(count: int = 6) -> DataLoader[tuple[Tensor, ...]]:

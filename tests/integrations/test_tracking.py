@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import segcal
-from segcal.integrations.tracking import log_figures, takes_figures
+from segcal.integrations.tracking import figure_logger, log_figures
 from segcal.types import InputError
 
 
@@ -69,6 +69,6 @@ def test_weights_and_biases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_others_are_refused() -> None:
-    assert not takes_figures(recorder("lightning.pytorch.loggers", experiment=object()))
+    assert figure_logger(recorder("lightning.pytorch.loggers", experiment=object())) is None
     with pytest.raises(InputError, match="cannot be logged to object; give a SummaryWriter"):
         log_figures(object(), {})

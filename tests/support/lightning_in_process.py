@@ -1,4 +1,4 @@
-"""Run as a script by the tests: validate with two processes of Lightning, and save what each process has logged."""
+"""A module of Lightning; as a script, validate it with two processes, and save what each process has logged."""
 
 from __future__ import annotations
 
@@ -22,17 +22,24 @@ from segcal.integrations.lightning import CalibrationCallback  # noqa: E402
 
 
 class Module(lightning.LightningModule):
-    """A convolution that is validated."""
+    """A convolution, which returns its logits from the validation step or does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, returns: bool = False) -> None:
         super().__init__()
-        self.network = Convolution()
+        self.network, self.returns = Convolution(), returns
 
-    def forward(self, image: Tensor) -> Any:
+    def forward(self, image: Tensor) -> Tensor:
         return self.network(image)
 
-    def validation_step(self, batch: Any, index: int) -> None:
-        return None
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> Any:
+        logits = self(batch[0])
+        return {"logits": logits} if self.returns else None
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ def batch_of(count: int, size: tuple[int, ...], channels: int = 1, seed: int = 0
     return images.float(), torch.stack([torch.as_tensor(case.labels).long() for case in cases])
 
 
-def fitted(network: nn.Module, batch: tuple[Tensor, Tensor], method: str = "ts") -> Calibrator:
+def fitted(network: nn.Module, batch: tuple[Tensor, Tensor], method: str = "ts", image_channels: int = 0) -> Calibrator:
     """A calibrator of a network, fitted on a batch."""
     dims = batch[0].ndim - 2
-    calibrator = create(method, CLASSES, spatial_dims=dims, image_channels=0)
+    calibrator = create(method, CLASSES, spatial_dims=dims, image_channels=image_channels)
     options = {"epochs": 1, "learning_rate": 1e-2} if method == "lts" else {}
     return calibrator.fit(list(predict_cases(network, [batch])), **options)
 

@@ -32,14 +32,21 @@ def fuse(
     Example: segcal fuse ATLASES --method jlf --out fused/
     """
     from segcal.files import check_output_folder
-    from segcal.fusion.folder import FusionSettings, fuse_folder
+    from segcal.fusion.folder import fuse_folder
 
     check_output_folder(out, "fusion", atlases, target)
-    settings = FusionSettings(method, alpha, beta, patch, nonnegative)  # type: ignore[arg-type]
     with progress_of("fusing") as progress:
         task = progress.task_ids[0]
         written = fuse_folder(
-            atlases, out, settings, target=target, watch=lambda k, n: progress.update(task, completed=k, total=n)
+            atlases,
+            out,
+            method,  # type: ignore[arg-type]
+            target=target,
+            alpha=alpha,
+            beta=beta,
+            patch=patch,
+            nonnegative=nonnegative,
+            watch=lambda k, n: progress.update(task, completed=k, total=n),
         )
     weights = {"equal": "equal weights", "probabilities": "their probabilities", "images": "their images"}
     return Answer(

@@ -55,7 +55,7 @@ def joint_label_fusion_weights(
     _check(probabilities, alpha, beta, patch)
     errors = (1 - probabilities.astype(np.float64)) ** beta
     if patch == 0:
-        return _rank_one_nonnegative(errors, alpha) if nonnegative else _rank_one(errors, alpha)
+        return _rank_one(errors, alpha, nonnegative=nonnegative)
     return _solved(errors, patch, 1.0, alpha, nonnegative=nonnegative)
 
 
@@ -86,23 +86,23 @@ def similarity_weights(
     return _solved(errors, patch, beta, alpha, nonnegative=nonnegative)
 
 
-def _rank_one(errors: PerAtlas, alpha: float) -> PerAtlas:
-    """Sherman and Morrison; the common factor 1 / alpha drops out in the normalisation."""
-    total, squares = errors.sum(axis=0), np.einsum("n...,n...->...", errors, errors)
-    weights: PerAtlas = 1 - errors * (total / (alpha + squares))
+def _rank_one(errors: PerAtlas, alpha: float, *, nonnegative: bool) -> PerAtlas:
+    """Sherman and Morrison; the common factor 1 / alpha drops out in the normalisation.
+
+    Without negative weights, the same among the k atlases of least error, for the largest k that gives each of them a
+    positive weight.
+    """
+    total, square = errors.sum(axis=0), np.einsum("n...,n...->...", errors, errors)
+    if nonnegative:
+        ordered = np.sort(errors, axis=0)
+        totals, squares = np.cumsum(ordered, axis=0), np.cumsum(ordered**2, axis=0)
+        positive = alpha + squares - ordered * totals > 0  # falls with k, so the first k are True
+        last = positive.sum(axis=0, keepdims=True) - 1
+        total, square = (np.take_along_axis(sums, last, axis=0)[0] for sums in (totals, squares))
+    weights: PerAtlas = 1 - errors * (total / (alpha + square))
+    if nonnegative:
+        weights = np.maximum(weights, 0)
     # 1^T (M + alpha I)^-1 1 > 0 for positive alpha, as the inverse of a positive definite matrix is positive definite
-    weights /= weights.sum(axis=0)
-    return weights
-
-
-def _rank_one_nonnegative(errors: PerAtlas, alpha: float) -> PerAtlas:
-    """The same among the k atlases of least error, for the largest k that gives each of them a positive weight."""
-    ordered = np.sort(errors, axis=0)
-    totals, squares = np.cumsum(ordered, axis=0), np.cumsum(ordered**2, axis=0)
-    positive = alpha + squares - ordered * totals > 0  # falls with k, so the first k are True
-    last = positive.sum(axis=0, keepdims=True) - 1
-    total, square = (np.take_along_axis(sums, last, axis=0)[0] for sums in (totals, squares))
-    weights: PerAtlas = np.maximum(1 - errors * (total / (alpha + square)), 0)
     weights /= weights.sum(axis=0)
     return weights
 

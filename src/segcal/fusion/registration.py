@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -251,7 +251,11 @@ def register_pairs(
     settings = settings or RegistrationSettings()
     work = partial(_register_one, read=read, folder=Path(folder), settings=settings)
     outcomes = list[RegistrationOutcome]()
-    with _mapping(processes) as each:
+    with ExitStack() as stack:
+        each: Callable[..., Any] = map
+        if processes > 1:  # new interpreters: a fork of a process whose libraries hold threads can hang
+            pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+            each = stack.enter_context(pool).map
         for outcome in each(work, pairs):
             outcomes.append(outcome)
             if watch is not None:
@@ -266,10 +270,18 @@ def warp_path(folder: str | Path, pair: Pair) -> Path:
 
 def read_warp(folder: str | Path, pair: Pair) -> Warp:
     """Read the warp of a pair."""
+    return _read(folder, pair)[0]
+
+
+def _read(folder: str | Path, pair: Pair) -> tuple[Warp, str]:
+    """Return a warp and the digest of what it was made from."""
     path = warp_path(folder, pair)
     if not path.exists():
         raise InputError(f"'{path}' is missing; register '{pair.atlas}' to '{pair.target}' first")
-    return _read(path)[0]
+    image, labels, quality, digest = (read_array(path, name) for name in ("image", "labels", "quality", "digest"))
+    if quality.shape != (len(RegistrationQuality._fields),):
+        raise InputError(f"'{path}' is damaged; delete it and register again")
+    return Warp(decoded(image), labels, RegistrationQuality(*map(float, quality))), digest.tobytes().decode("latin-1")
 
 
 def write_warp(path: Path, warp: Warp, digest: str) -> None:
@@ -278,10 +290,15 @@ def write_warp(path: Path, warp: Warp, digest: str) -> None:
         np.savez_compressed(
             target,
             image=encoded(warp.image),
-            labels=_narrow(warp.labels),
+            labels=narrowed(warp.labels),
             quality=np.array(warp.quality),
             digest=np.frombuffer(digest.encode(), np.uint8),
         )
+
+
+def narrowed(labels: Array) -> Array:
+    """Return labels in the smallest unsigned type that holds them."""
+    return labels.astype(np.min_scalar_type(int(labels.max(initial=0))))
 
 
 def encoded(image: Array) -> Array:
@@ -311,23 +328,14 @@ def digest_of(target: Volume, atlas: Volume, settings: RegistrationSettings) -> 
     return digest.hexdigest()
 
 
-@contextmanager
-def _mapping(processes: int) -> Iterator[Any]:
-    """Yield `map` for one process or several."""
-    if processes == 1:
-        yield map
-        return
-    # new interpreters: a fork of a process whose libraries hold threads can hang
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool.map
-
-
 def _register_one(pair: Pair, *, read: Read, folder: Path, settings: RegistrationSettings) -> RegistrationOutcome:
     simple_itk().ProcessObject.SetGlobalDefaultNumberOfThreads(1)  # the pairs are what runs in parallel
     target, atlas = read(pair.target), read(pair.atlas)
     path, digest = warp_path(folder, pair), digest_of(target, atlas, settings)
-    if (kept := _kept(path, digest)) is not None:
-        return RegistrationOutcome(pair, kept, made=False)
+    with suppress(InputError):  # missing, of somebody else, or damaged
+        warp, found = _read(folder, pair)
+        if found == digest:
+            return RegistrationOutcome(pair, warp.quality, made=False)
     try:  # the other pairs go on after an error
         refuse_foreign_file(path)
         warp = register(target, atlas, settings)
@@ -337,26 +345,3 @@ def _register_one(pair: Pair, *, read: Read, folder: Path, settings: Registratio
         return RegistrationOutcome(pair, None, made=False, error=f"SimpleITK failed: {str(error).splitlines()[-1]}")
     write_warp(path, warp, digest)
     return RegistrationOutcome(pair, warp.quality, made=True)
-
-
-def _kept(path: Path, digest: str) -> RegistrationQuality | None:
-    """The quality of a warp that exists and was made from the same inputs."""
-    if not path.exists():
-        return None
-    try:
-        warp, found = _read(path)
-    except InputError:  # of somebody else, or damaged
-        return None
-    return warp.quality if found == digest else None
-
-
-def _read(path: Path) -> tuple[Warp, str]:
-    image, labels, quality, digest = (read_array(path, name) for name in ("image", "labels", "quality", "digest"))
-    if quality.shape != (len(RegistrationQuality._fields),):
-        raise InputError(f"'{path}' is damaged; delete it and register again")
-    return Warp(decoded(image), labels, RegistrationQuality(*map(float, quality))), digest.tobytes().decode("latin-1")
-
-
-def _narrow(labels: Array) -> Array:
-    """Labels in the smallest unsigned type that holds them."""
-    return labels.astype(np.min_scalar_type(int(labels.max(initial=0))))

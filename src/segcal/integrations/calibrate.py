@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -137,7 +137,6 @@ def calibrate(
     )
     rank, world = rank_and_world()
     prefix, progress = f"rank{rank}-" if world > 1 else "", progress and rank == 0
-    kept, held_out = SpilledCases(in_memory), SpilledCases(in_memory)
     with torch.random.fork_rng(devices=[]):  # each loop over a DataLoader draws a number
         with progress_of("predicting", hidden=not progress) as bar:
             predicted = predict(bar.track(loader, task_id=bar.task_ids[0]), prefix=prefix)
@@ -146,15 +145,15 @@ def calibrate(
             calibrator = _created(method, first, settings, reads_image=not logits_only)
             calibrator.check_fit_settings(fit_settings or {})
             reads_images = bool(getattr(calibrator, "image_channels", 0))
-            kept.extend(_needed(chain([first], predicted), reads_images))
+            kept, held_out = (SpilledCases(in_memory, images=reads_images) for _ in range(2))
+            kept.extend(chain([first], predicted))
+            if validation is not None:
+                batches = bar.track(validation, description="predicting validation")
+                held_out.extend(predict(batches, prefix=f"{prefix}validation-"))
         kept.share()
-        if validation is not None:
-            with progress_of("predicting validation", hidden=not progress) as bar:
-                batches = bar.track(validation, task_id=bar.task_ids[0])
-                held_out.extend(_needed(predict(batches, prefix=f"{prefix}validation-"), reads_images))
-            held_out.share()
-            if not held_out.cases:
-                raise no_cases(validation, "batch", "loader")
+        held_out.share()
+        if validation is not None and not held_out.cases:
+            raise no_cases(validation, "batch", "loader")
         if reads_images and any(case.image is None for case in (*kept.cases, *held_out.cases)):
             calibrator = _created(method, first, settings, reads_image=False)  # methods can look at the logits only
         fit_with_progress(calibrator, kept.cases, held_out.cases or None, fit_settings or {}, hidden=not progress)
@@ -163,11 +162,6 @@ def calibrate(
     for warning in calibrator.fit_report_.warnings:
         warnings.warn(warning, CalibrationWarning, stacklevel=2)
     return CalibratedModel(model, calibrator.to(device_of(model)), passes)
-
-
-def _needed(cases: Iterable[Case], reads_images: bool) -> Iterator[Case]:
-    """Yield cases, without their images if the method does not read them."""
-    return (case if reads_images else replace(case, image=None) for case in cases)
 
 
 def _created(method: str, case: Case, settings: Mapping[str, Any], *, reads_image: bool) -> Calibrator:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +21,7 @@ from segcal.calibrators import Calibrator, PooledPasses
 from segcal.files import signed_file
 from segcal.integrations import needs_extra
 from segcal.integrations.calibrate import CalibratedModel
-from segcal.text import CalibrationWarning
+from segcal.text import warn_caller
 from segcal.types import InputError
 
 TOLERANCE = 1e-4
@@ -60,9 +59,9 @@ def export_onnx(
         import onnxscript  # noqa: F401, PLC0415
 
     def make(model: _Exportable, file: Path, dynamic: bool) -> Run:
-        names = [name for name, _ in model.inputs]
+        names = list(model.inputs)
         torch.onnx.export(
-            model.module,
+            model,
             model.examples(2, model.size),
             file,
             dynamo=True,
@@ -80,7 +79,7 @@ def export_onnx(
 
         return run
 
-    return _write(_exportable(calibrator, network, image_channels, size), path, make, "ONNX file")
+    return _write(_Exportable(calibrator, network, image_channels, size), path, make, "ONNX file")
 
 
 def export_torch(
@@ -98,38 +97,54 @@ def export_torch(
 
     def make(model: _Exportable, file: Path, dynamic: bool) -> Run:
         shapes = model.shapes(dynamic, lambda _: torch.export.Dim.AUTO)
-        torch.export.save(torch.export.export(model.module, model.examples(2, model.size), dynamic_shapes=shapes), file)
+        torch.export.save(torch.export.export(model, model.examples(2, model.size), dynamic_shapes=shapes), file)
         loaded = torch.export.load(file).module()
         return lambda inputs: loaded(*inputs)
 
-    return _write(_exportable(calibrator, network, image_channels, size), path, make, "exported program")
+    return _write(_Exportable(calibrator, network, image_channels, size), path, make, "exported program")
 
 
-class _Probabilities(nn.Module):
-    """A calibrator as a module from logits, and the image and passes if it uses them, to probabilities."""
-
-    def __init__(self, calibrator: Calibrator, names: Sequence[str]) -> None:
-        super().__init__()
-        self.calibrator, self.names = calibrator, tuple(names)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.calibrator.predict_proba(**dict(zip(self.names, inputs, strict=True)))
-
-
-@dataclass(frozen=True)
-class _Exportable:
-    """A module on the CPU in evaluation mode, with its inputs.
+class _Exportable(nn.Module):
+    """A copy of a calibrator, perhaps behind a network, on the CPU: from its inputs to probabilities.
 
     Attributes:
-        module: From the inputs to probabilities.
-        inputs: Name of each input and its axes between batch and space: `logits` and perhaps `image` and `passes`, or
-            `image` alone with a network.
+        inputs: Axes of each input between batch and space: `logits` and perhaps `image` and `passes`, or `image` alone
+            with a network.
         size: Spatial size to trace with.
     """
 
-    module: nn.Module
-    inputs: tuple[tuple[str, tuple[int, ...]], ...]
-    size: tuple[int, ...]
+    def __init__(
+        self, calibrator: Calibrator, network: nn.Module | None, image_channels: int | None, size: Sequence[int] | None
+    ) -> None:
+        super().__init__()
+        if not calibrator.fitted:
+            raise InputError(f"this {type(calibrator).__name__} has not been fitted; call fit, or load a fitted one")
+        calibrator = calibrator.applied
+        used, dims = int(getattr(calibrator, "image_channels", 0)), getattr(calibrator, "spatial_dims", None)
+        if size is not None and dims is not None and len(size) != dims:
+            raise InputError(f"size must have {dims} numbers, as the calibrator has {dims} axes, got {tuple(size)}")
+        self.size, self.alone = tuple(size or (64,) * (dims or 2)), network is None
+        self.inputs = dict[str, tuple[int, ...]]()
+        model: nn.Module = calibrator
+        if network is None:
+            self.inputs["logits"] = (calibrator.num_classes,)
+            if used:
+                self.inputs["image"] = (used,)
+            if isinstance(calibrator, PooledPasses) and calibrator.uses_passes:
+                self.inputs["passes"] = (calibrator.weights.numel() - 1, calibrator.num_classes)
+        else:
+            if not (image_channels or used):
+                raise InputError("to export a network, the channels of its input must be known; give image_channels")
+            if calibrator.uses_passes:
+                raise InputError("a calibrator that pools passes is exported without its network: leave network out")
+            self.inputs["image"] = (image_channels or used,)
+            model = CalibratedModel(network, calibrator)
+        self.model = deepcopy(model).cpu().eval()
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        model: Any = self.model
+        found: Tensor = (model.predict_proba if self.alone else model)(**dict(zip(self.inputs, inputs, strict=True)))
+        return found
 
     def examples(self, batch: int, size: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Return noise on blocks of eight pixels a side, so that there are regions with an inside and a border."""
@@ -141,16 +156,16 @@ class _Exportable:
             whole = torch.nn.functional.interpolate(blocks, size, mode="nearest")
             return (whole + torch.randn(batch, channels, *size, generator=generator)).reshape(batch, *axes, *size)
 
-        return tuple(example(axes) for _, axes in self.inputs)
+        return tuple(map(example, self.inputs.values()))
 
     def shapes(self, dynamic: bool, dimension: Callable[[str], Any]) -> Any:
         """Return the axes that may have any length, the same in every input: the batch and, if `dynamic`, space."""
         names = [f"size_{k}" for k in range(len(self.size))] if dynamic else []
         each = tuple(
             {0: dimension("batch"), **{1 + len(axes) + k: dimension(name) for k, name in enumerate(names)}}
-            for _, axes in self.inputs
+            for axes in self.inputs.values()
         )
-        return (each,) if isinstance(self.module, _Probabilities) else each
+        return (each,)  # `forward` takes all inputs as one tuple
 
     @property
     def other_size(self) -> tuple[int, ...]:
@@ -158,7 +173,7 @@ class _Exportable:
 
         Networks often need lengths that a power of two divides, so theirs grow by the largest one that divides them.
         """
-        if isinstance(self.module, _Probabilities):
+        if self.alone:
             return tuple(length + 8 * (k + 1) for k, length in enumerate(self.size))
         return tuple(length + (length & -length) for length in self.size)
 
@@ -166,38 +181,12 @@ class _Exportable:
     def failure(self, batch: int, size: tuple[int, ...]) -> Exception | None:
         """Return the error of the module at a size, if there is one; the errors of tracers are pages long."""
         try:
-            self.module(*self.examples(batch, size))
+            self(*self.examples(batch, size))
         except InputError:
             raise
         except Exception as error:  # whatever a network of someone else raises
             return error
         return None
-
-
-def _exportable(
-    calibrator: Calibrator, network: nn.Module | None, image_channels: int | None, size: Sequence[int] | None
-) -> _Exportable:
-    """Return a copy of the calibrator, behind its network if there is one, ready to export."""
-    if not calibrator.fitted:
-        raise InputError(f"this {type(calibrator).__name__} has not been fitted; call fit, or load a fitted one")
-    calibrator = calibrator.applied
-    inputs: list[tuple[str, tuple[int, ...]]]
-    used, dims = int(getattr(calibrator, "image_channels", 0)), getattr(calibrator, "spatial_dims", None)
-    if size is not None and dims is not None and len(size) != dims:
-        raise InputError(f"size must have {dims} numbers, as the calibrator has {dims} axes, got {tuple(size)}")
-    if network is None:
-        inputs = [("logits", (calibrator.num_classes,)), *([("image", (used,))] if used else [])]
-        if isinstance(calibrator, PooledPasses) and calibrator.uses_passes:
-            inputs.append(("passes", (calibrator.weights.numel() - 1, calibrator.num_classes)))
-        module: nn.Module = _Probabilities(calibrator, [name for name, _ in inputs])
-    else:
-        channels = image_channels or used
-        if not channels:
-            raise InputError("to export a network, the channels of its input must be known; give image_channels")
-        if calibrator.uses_passes:
-            raise InputError("a calibrator that pools passes is exported without its network: leave network out")
-        module, inputs = CalibratedModel(network, calibrator), [("image", (channels,))]
-    return _Exportable(deepcopy(module).cpu().eval(), tuple(inputs), tuple(size or (64,) * (dims or 2)))
 
 
 def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Path, bool], Run], kind: str) -> float:
@@ -218,7 +207,7 @@ def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Pa
                 if not dynamic:
                     raise InputError(f"the network cannot be exported ({_first_line(error)})") from error
         inputs = [model.examples(1, model.other_size if dynamic else model.size), model.examples(2, model.size)]
-        worst = max(float((model.module(*given) - run(given)).abs().max()) for given in inputs)
+        worst = max(float((model(*given) - run(given)).abs().max()) for given in inputs)
         if not worst <= TOLERANCE:
             raise InputError(
                 f"the {kind} differs from PyTorch by {worst:.2g}, more than {TOLERANCE}; it was not kept: "
@@ -226,7 +215,7 @@ def _write(model: _Exportable, path: str | Path, make: Callable[[_Exportable, Pa
             )
     if not dynamic:
         fixed = f"the {kind} accepts images of size {model.size} only, because the network cannot be traced at others"
-        warnings.warn(fixed, CalibrationWarning, stacklevel=3)
+        warn_caller(fixed)
     return worst
 
 

@@ -125,7 +125,7 @@ class CalibratedSegmenter(CalibratedModel):
 def _at(output: Any, image: Image, size: tuple[int, ...] | None) -> tuple[Logits, Image]:
     """Return the logits in an output and the image, both at `size`; the logits are interpolated once."""
     wanted = tuple(image.shape[2:] if size is None else size)
-    return resized(read_output(output).logits, wanted), resized(image, wanted)
+    return resized(read_output(output), wanted), resized(image, wanted)
 
 
 # pipelines log an error for classes that are not listed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +19,11 @@ from segcal.functional.arrays import to_tensor
 from segcal.functional.checks import activation_of
 from segcal.integrations import needs_extra
 from segcal.integrations.calibrate import CalibratedModel
+from segcal.integrations.loaders import read_batch
 from segcal.integrations.outputs import read_output
 from segcal.integrations.predict import CaseMaker
 from segcal.integrations.spill import IN_MEMORY, SpilledCases
-from segcal.integrations.tracking import log_figures, takes_figures
+from segcal.integrations.tracking import figure_logger, log_figures
 from segcal.statistics.grouping import folds_of
 from segcal.types import Activation, Case, IgnoreIndex, InputError
 
@@ -98,12 +98,11 @@ class CalibrationCallback(Callback):
         """Keep the logits of a batch: those of the step, if it returns them as "logits", else computed again."""
         if trainer.sanity_checking:
             return
-        read = self._maker.read(batch if self.unpack is None else self.unpack(batch))
+        read = read_batch(batch if self.unpack is None else self.unpack(batch), self.activation)
         given = outputs if isinstance(outputs, Mapping) and "logits" in outputs else None
         with torch.no_grad():
-            logits = read_output(pl_module(read.image) if given is None else given).logits
-        # in float32, whatever the precision of the training, and without the image, which is not calibrated with
-        self._kept.extend(replace(case, image=None) for case in self._maker.cases(read, logits.float()))
+            logits = read_output(pl_module(read.image) if given is None else given)
+        self._kept.extend(self._maker.cases(read, logits.float()))  # in float32, whatever the training's
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fit, and log."""
@@ -119,7 +118,7 @@ class CalibrationCallback(Callback):
             for name in _LOGGED
         }
         pl_module.log_dict(logged, sync_dist=trainer.world_size > 1)  # the same in every process
-        trackers = [logger for logger in trainer.loggers if takes_figures(logger)] if trainer.is_global_zero else []
+        trackers = [logger for logger in trainer.loggers if figure_logger(logger)] if trainer.is_global_zero else []
         if trackers and find_spec("matplotlib") is not None:
             figures = {f"val_reliability{suffix}": suite.plot() for suffix, suite in measured.items()}
             for tracker in trackers:
@@ -172,4 +171,4 @@ class CalibrationCallback(Callback):
         return suite
 
     def _forget(self) -> None:
-        self._maker, self._kept = CaseMaker(self.activation), SpilledCases(self.in_memory)
+        self._maker, self._kept = CaseMaker(self.activation), SpilledCases(self.in_memory, images=False)

@@ -56,9 +56,7 @@ def read_batch(batch: Any, activation: Activation | None = None, *, soft: bool =
     if isinstance(labels, Mapping):  # a target as torchvision's detection data sets have it
         labels = labels[_key(labels, _LABELS, "labels")]
     pixels = _tensor(image, "images")
-    given = _tensor(labels, "labels")
-    _check_space(given, pixels)
-    truth = _shares(given, pixels) if soft else whole_labels(_without_one_channel(given, pixels, activation))
+    truth = _labels(_tensor(labels, "labels"), pixels, activation, soft=soft)
     return Batch(pixels, truth, _names(names if names is not None else getattr(image, "meta", None), len(pixels)))
 
 
@@ -79,25 +77,30 @@ def _tensor(values: Any, what: str) -> Tensor:
     raise InputError(f"{what} must be a tensor or an array with a batch axis, got {_kind(values)}; use a DataLoader")
 
 
-def _check_space(labels: Tensor, image: Tensor) -> None:
+def _labels(labels: Tensor, image: Tensor, activation: Activation | None, *, soft: bool) -> Labels | Masks | Shares:
+    """Return classes `[B, *S]`, masks `[B, C, *S]` of the channels of a sigmoid head, or shares of raters."""
     if labels.ndim not in (image.ndim, image.ndim - 1) or image.ndim < 3 or len(labels) != len(image):
         raise InputError(
             f"images [B, C, *S] and labels [B, *S] must have the same batch and space, got shapes {tuple(image.shape)} "
             f"and {tuple(labels.shape)}; put a DataLoader around a data set of single images"
         )
-
-
-def _without_one_channel(labels: Tensor, image: Tensor, activation: Activation | None) -> Tensor:
-    """Return classes `[B, *S]`, or masks `[B, C, *S]` of the channels of a sigmoid head."""
-    if labels.ndim < image.ndim or activation == "sigmoid":
-        return labels
+    has_channels = labels.ndim == image.ndim
+    if soft and not has_channels:
+        raise InputError(
+            f"shares of raters must have an axis of classes or channels, [B, L, *S], got shape {tuple(labels.shape)}; "
+            "give labels[:, None] if there is one channel, or leave raters out if they are classes"
+        )
+    if soft:
+        return labels.float()
+    if not has_channels or activation == "sigmoid":
+        return whole_labels(labels)
     if labels.shape[1] != 1:
         raise InputError(
             f"labels must be class numbers [B, *S] or [B, 1, *S], got shape {tuple(labels.shape)}; if they are "
             "one-hot, give labels.argmax(1); if they are masks of channels that overlap, set activation='sigmoid'; if "
             "they are shares of several raters, set raters"
         )
-    return labels[:, 0]
+    return whole_labels(labels[:, 0])
 
 
 def whole_labels(labels: Tensor) -> Tensor:
@@ -111,15 +114,6 @@ def whole_labels(labels: Tensor) -> Tensor:
             "if they are shares of several raters [B, L, *S], set raters"
         )
     return whole
-
-
-def _shares(labels: Tensor, image: Tensor) -> Shares:
-    if labels.ndim < image.ndim:
-        raise InputError(
-            f"shares of raters must have an axis of classes or channels, [B, L, *S], got shape {tuple(labels.shape)}; "
-            "give labels[:, None] if there is one channel, or leave raters out if they are classes"
-        )
-    return labels.float()
 
 
 def _names(given: Any, many: int) -> tuple[str, ...] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,34 +15,30 @@ _KEYS = ("out", "logits")
 _QUERIES = ("class_queries_logits", "masks_queries_logits")
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
-
-class NetworkOutput(NamedTuple):
-    """The logits `[B, L, *S]` of a network's output, and a remark where one of several tensors was chosen."""
-
-    logits: Logits
-    remark: str | None = None
+Remark: TypeAlias = Callable[[str], None]
+"""Receives what a user should know about the output of the network."""
 
 
-def read_output(output: Any) -> NetworkOutput:
-    """Return the logits in the output of a network, at the network's resolution.
+def read_output(output: Any, remark: Remark | None = None) -> Logits:
+    """Return the logits `[B, L, *S]` in the output of a network, at the network's resolution.
 
     A network may return a tensor; a mapping with "out" (torchvision) or "logits"; an object with `.logits`
     (transformers); masks and their classes (MaskFormer, Mask2Former, OneFormer); or a tuple or list, whose first
-    element is taken (auxiliary heads, deep supervision).
+    element is taken (auxiliary heads, deep supervision), of which `remark` is told.
     """
-    queried = all(getattr(output, name, None) is not None for name in _QUERIES)
-    found, remark = _queried(output) if queried else _named(output), None
-    if isinstance(found, Sequence) and len(found) and not isinstance(found, str):
-        kind, several, found = type(found).__name__, len(found), _named(found[0])
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        remark = f"the network returned a {kind} of {several}; the first, {shape}, is taken as its logits"
+    whole = found = _named(output)
+    if isinstance(whole, Sequence) and len(whole) and not isinstance(whole, str):
+        found = _named(whole[0])
     if not isinstance(found, Tensor) or found.ndim not in _MODES or not found.is_floating_point():
         raise InputError(
             "the network must return logits [B, L, *S]: a floating-point tensor, a mapping with 'out' or 'logits', an "
             f"object with .logits, or a tuple or list whose first element is one of these, got {_described(output)}; "
             "wrap the network in a module that returns its logits"
         )
-    return NetworkOutput(found, remark)
+    if found is not whole and remark is not None:
+        several, shape = f"a {type(whole).__name__} of {len(whole)}", tuple(found.shape)
+        remark(f"the network returned {several}; the first, {shape}, is taken as its logits")
+    return found
 
 
 def resized(logits: Logits, size: Sequence[int]) -> Logits:
@@ -78,7 +74,7 @@ def _is_scale(small: int, large: int) -> bool:
 
 def logits_of(output: Any, image: Image) -> Logits:
     """Return the logits in the output of a network, at the size of its image."""
-    return resized(read_output(output).logits, image.shape[2:])
+    return resized(read_output(output), image.shape[2:])
 
 
 def _queried(output: Any) -> Logits:
@@ -93,6 +89,8 @@ def _queried(output: Any) -> Logits:
 
 def _named(output: Any) -> Any:
     """Return what an output holds under the name of its logits, or the output itself if it has no such name."""
+    if all(getattr(output, name, None) is not None for name in _QUERIES):
+        return _queried(output)
     if hasattr(output, "logits"):
         return output.logits
     if isinstance(output, Mapping):

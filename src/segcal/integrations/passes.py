@@ -47,7 +47,7 @@ class PassRunner(nn.Module):
 
     def forward(self, network: nn.Module, image: Image, size: Sequence[int]) -> PassLogits | None:
         """Return the logits `[B, K, L, *S]` of all passes at a size; None if there are none."""
-        found = [resized(read_output(run(network, image)).logits, size) for run in self._passes]
+        found = [resized(read_output(run(network, image)), size) for run in self._passes]
         return torch.stack(found, dim=1) if found else None
 
 
@@ -86,7 +86,7 @@ def mirrored(axes: Sequence[int], network: Callable[[Image], Any], image: Image)
     if not all(-dims <= axis < dims for axis in axes):
         raise InputError(f"axes to mirror must be among the {dims} of the image, got {list(axes)}; count from 0")
     flipped = [2 + axis % dims for axis in axes]
-    return read_output(network(image.flip(flipped))).logits.flip(flipped)
+    return read_output(network(image.flip(flipped))).flip(flipped)
 
 
 def _rescaled(factor: float, network: nn.Module, image: Image) -> Any:

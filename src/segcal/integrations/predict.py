@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -15,12 +15,9 @@ from torch import nn
 
 from segcal.cases import rater_cases
 from segcal.integrations.loaders import Batch, read_batch
-from segcal.integrations.outputs import check_scale, read_output, resized
+from segcal.integrations.outputs import Remark, check_scale, read_output, resized
 from segcal.integrations.passes import PassRunner, Wanted
 from segcal.types import Activation, Case, InputError, Logits, Passes, public
-
-Remark = Callable[[str], None]
-"""Receives what a user should know about the output of the network."""
 
 
 @public
@@ -59,35 +56,23 @@ def predict_cases(
             "of a module, or give the logits that it returned as segcal.Case to the fit of segcal.create(...)"
         )
     there = device_of(network) if device is None else torch.device(device)
-    maker, said, runner = CaseMaker(activation, raters, prefix), False, PassRunner(passes).to(there)
+    maker, runner = CaseMaker(activation, raters, prefix), PassRunner(passes).to(there)
     with evaluating(network), evaluating(runner):
         for given in batches:
-            batch = maker.read(given)
+            batch = read_batch(given, activation, soft=raters is not None)
             with torch.no_grad():  # never around a yield: the mode would leak to the caller
                 image = batch.image.to(there)
-                output, further = read_output(network(image)), runner(network, image, batch.size)
-            if output.remark and remark is not None and not said:
-                remark(output.remark)
-                said = True
-            yield from maker.cases(batch, output.logits, further)
+                logits, further = read_output(network(image), remark), runner(network, image, batch.size)
+            remark = None  # once is enough
+            yield from maker.cases(batch, logits, further)
 
 
 class CaseMaker:
-    """Turns batches and their logits into cases with unique names.
-
-    Args:
-        activation: As in `predict_cases`.
-        raters: As in `predict_cases`.
-        prefix: As in `predict_cases`.
-    """
+    """Turns batches and their logits into cases with unique names; the arguments are those of `predict_cases`."""
 
     def __init__(self, activation: Activation | None = None, raters: int | None = None, prefix: str = "") -> None:
         self.activation, self.raters, self.prefix = activation, raters, prefix
         self._number, self._seen = 0, dict[str, int]()
-
-    def read(self, batch: Any) -> Batch:
-        """Return what is in a batch of a loader."""
-        return read_batch(batch, self.activation, soft=self.raters is not None)
 
     def cases(self, batch: Batch, logits: Logits, passes: Passes | None = None) -> Iterator[Case]:
         """Yield the cases of a batch, with its logits and passes at the size of its labels, on the CPU."""

@@ -14,7 +14,6 @@ images of a batch may differ in size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +57,13 @@ class CalibrateBatches:
 
     def __call__(self, batch: Batch) -> Batch:
         """Calibrate a batch."""
-        images: Iterable[Any] = repeat(None) if self.image is None else batch[self.image]
-        found = [self._calibrated(*row) for row in zip(batch[self.logits], images, strict=False)]
+        columns = [self.logits] if self.image is None else [self.logits, self.image]
+        found = list[Array]()
+        for row in zip(*(batch[name] for name in columns), strict=True):
+            given = (torch.from_numpy(np.array(values))[None].to(self.device) for values in row)
+            with torch.no_grad():
+                found.append(self.calibrator.predict_proba(*given)[0].cpu().numpy())
         return {**batch, self.probabilities: _column(found)}
-
-    def _calibrated(self, logits: Array, image: Array | None) -> Array:
-        read = None if image is None else self._tensor(image)
-        with torch.no_grad():
-            probs: Array = self.calibrator.predict_proba(self._tensor(logits), read)[0].cpu().numpy()
-        return probs
-
-    def _tensor(self, values: Array) -> torch.Tensor:
-        return torch.from_numpy(np.array(values)).to(self.device).unsqueeze(0)
 
 
 class MeasureBatches:

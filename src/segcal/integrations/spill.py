@@ -27,10 +27,12 @@ class SpilledCases:
 
     Args:
         in_memory: Bytes kept in memory; the arrays of further cases are written to temporary files.
+        images: Whether to keep the images, for methods that read them.
     """
 
-    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+    def __init__(self, in_memory: int = IN_MEMORY, *, images: bool = True) -> None:
         self.cases: list[Case] = []
+        self._names = ("logits", "labels", "passes", *(["image"] if images else []))
         self._left, self._files = in_memory, TemporaryArrays()
         self._given: dict[str, Any] = {}  # arrays of the last case, and what is kept of them
         self._kept: dict[str, Any] = {}
@@ -38,14 +40,13 @@ class SpilledCases:
     def extend(self, cases: Iterable[Case]) -> None:
         """Keep cases; arrays that one shares with the case before, as those of several raters do, are kept once."""
         for case in cases:
-            fields = {name: getattr(case, name) for name in ("logits", "labels", "image", "passes")}
-            arrays = {name: value for name, value in fields.items() if value is not None}
+            arrays = {name: value for name in self._names if (value := getattr(case, name)) is not None}
             for name, value in arrays.items():
                 if value is not self._given.get(name):
                     self._left -= value.nbytes
                     self._kept[name] = value if self._left >= 0 else self._files.copy(to_array(value))
             self._given = arrays
-            self.cases.append(replace(case, **{name: self._kept[name] for name in arrays}))
+            self.cases.append(replace(case, **{"image": None, **{name: self._kept[name] for name in arrays}}))
 
     def share(self) -> None:
         """Hold the cases of all processes of `torch.distributed`, in the order of their ranks, in each process.

@@ -26,7 +26,7 @@ def log_figures(tracker: Any, figures: Mapping[str, Any], step: int = 0) -> None
         >>> log_figures(Writer(), {"reliability": None}, step=3)
         reliability 3
     """
-    log = _logger_of(tracker)
+    log = figure_logger(tracker)
     if log is None:
         raise InputError(
             f"figures cannot be logged to {type(tracker).__name__}; give a SummaryWriter, a run of Weights & Biases, "
@@ -36,12 +36,7 @@ def log_figures(tracker: Any, figures: Mapping[str, Any], step: int = 0) -> None
         log(name, figure, step)
 
 
-def takes_figures(tracker: Any) -> bool:
-    """Return whether `log_figures` can log to this tracker."""
-    return _logger_of(tracker) is not None
-
-
-def _logger_of(tracker: Any) -> _Logger | None:
+def figure_logger(tracker: Any) -> _Logger | None:
     """Return the function that logs a figure of a name at a step; None for other trackers."""
     if hasattr(tracker, "add_figure"):  # TensorBoard
         return lambda name, figure, step: tracker.add_figure(name, figure, global_step=step)
@@ -55,7 +50,7 @@ def _logger_of(tracker: Any) -> _Logger | None:
 
         return lambda name, figure, step: tracker.log({name: Image(figure)}, step=step or None)
     if _module_of(tracker) in ("lightning", "pytorch_lightning") and hasattr(tracker, "experiment"):
-        return _logger_of(tracker.experiment)
+        return figure_logger(tracker.experiment)
     return None
 
 
