@@ -9,7 +9,7 @@ from typing import Any
 from segcal.calibrators.report import with_class_names
 from segcal.evaluation.results import Results
 from segcal.files.reading import NUMBER, PLAIN, TEXT, list_of, optional, problem, record, table_of
-from segcal.report.view import View
+from segcal.report.view import View, short
 
 _LARGEST = 700.0
 """Largest logarithm of a factor that is shown."""
@@ -39,7 +39,10 @@ def choices(view: View) -> list[dict[str, Any]] | None:
     found = []
     for name, details in _details(view.results).items():
         if problem(details, _CHOICE) is None:
-            rows = [{"name": candidate, **_shortened(score)} for candidate, score in details["scores"].items()]
+            rows = [
+                {"name": candidate, **{key: short(x) if isinstance(x, float) else x for key, x in score.items()}}
+                for candidate, score in details["scores"].items()
+            ]
             found.append({"method": name, "chosen": details["chosen"], "why": details["why"], "rows": rows})
     return found or None
 
@@ -70,10 +73,6 @@ def _details(results: Results) -> dict[str, Mapping[str, Any]]:
     return {name: fits[name]["details"] for name in results.methods if name in fits}
 
 
-def _shortened(score: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in score.items()}
-
-
 def _factors(
     names: Sequence[str] | None, logarithms: Sequence[float] | None, intervals: Sequence[Sequence[float]] | None
 ) -> list[dict[str, Any]]:
@@ -90,4 +89,4 @@ def _factors(
 
 
 def _exp(value: float | None) -> float | None:
-    return None if value is None or not abs(value) < _LARGEST else float(f"{math.exp(value):.5g}")
+    return None if value is None or not abs(value) < _LARGEST else short(math.exp(value))
