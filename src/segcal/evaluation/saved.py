@@ -7,9 +7,8 @@ or damaged one is refused. Columns, types and whether rows are complete are chec
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -189,7 +188,7 @@ def read_table(folder: Path, table: Table, methods: Sequence[str], remedy: str) 
         found = pd.read_csv(path, dtype=str, keep_default_na=False)
         if missing := [name for name in table.columns if name not in found]:
             raise InputError(f"{damaged}, got one without the column '{missing[0]}'; {remedy}")
-        found = found.assign(**{name: _READERS[kind](found[name]) for name, kind in table.columns.items()})
+        found = found.assign(**{name: _as(kind, found[name]) for name, kind in table.columns.items()})
     except InputError:
         raise
     except FileNotFoundError as error:
@@ -216,17 +215,13 @@ def _incomplete(found: pd.DataFrame, table: Table, methods: Sequence[str]) -> st
     return None if all(own == rows[0] for own in rows) else "in which not every method has the same rows"
 
 
-def _whole(column: pd.Series) -> pd.Series:
-    """Return whole numbers, written as 3 or as 3.0; raise for anything else."""
-    counts = [int(text) if text.isdigit() else int(Fraction(text)) for text in column]
-    if any(str(count) != text and float(text) != count for count, text in zip(counts, column, strict=True)):
+def _as(kind: type, column: pd.Series) -> pd.Series:
+    """Return a column of numbers or text in its type; raise unless whole numbers are (3.0 is one)."""
+    if kind is str:
+        return column.map(from_cell)
+    numbers = column.map(lambda text: float(text or "nan")).astype(np.float64)  # also without rows
+    if kind is float:
+        return numbers
+    if (numbers % 1 != 0).any():
         raise ValueError(f"'{column.name}' must be whole numbers")
-    return pd.Series(counts, index=column.index, dtype=np.int64)
-
-
-_READERS: Mapping[type, Callable[[pd.Series], pd.Series]] = {
-    str: lambda column: column.map(from_cell),
-    int: _whole,
-    float: lambda column: column.map(lambda text: float(text or "nan")).astype(np.float64),  # also without rows
-}
-"""Conversions of a column of text, by its type."""
+    return numbers.astype(np.int64)
