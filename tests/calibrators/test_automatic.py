@@ -210,16 +210,21 @@ def test_candidates_of_the_sample_are_compared_on_one_thread(
 ) -> None:
     """Those that are trained use all threads, and all are there again afterwards."""
     set_threads(2)
-    seen, score = dict[str, int](), Search.score
+    seen = dict[str, int]()
 
-    def seeing(own: Search, name: str) -> None:
-        seen[name] = torch.get_num_threads()
-        score(own, name)
-        assert torch.get_num_threads() == seen[name]
+    def seeing(kind: str) -> Callable[..., Any]:
+        own = getattr(Search, kind)
 
-    monkeypatch.setattr(Search, "score", seeing)
-    auto(scenes(5), candidates=("ts", "ets", "lts"), epochs=1)
-    assert seen == {"ts": 1, "ets": 1, "lts": 2}
+        def call(*given: Any) -> Any:
+            seen[kind] = torch.get_num_threads()
+            return own(*given)
+
+        return call
+
+    for kind in ("sampled", "trained"):
+        monkeypatch.setattr(Search, kind, seeing(kind))
+    auto(scenes(5), candidates=("ts", "lts"), epochs=1)
+    assert seen == {"sampled": 1, "trained": 2}
     assert torch.get_num_threads() == 2
 
 
