@@ -337,6 +337,18 @@ def test_every_number_of_a_sentence_is_that_of_a_table(page: str) -> None:
     assert set(re.findall(DECIMAL, prose)) - known - NO_MEASUREMENT[page] == set()
 
 
+def test_the_guide_of_passes_says_what_the_results_say() -> None:
+    text = " ".join((FOLDER.parent / "guide" / "passes.md").read_text(encoding="utf-8").split())
+    five, two = pools("mirror, scales, both"), pools("mirror, scale 0.75")
+    said = "by {:.1f} to {:.1f} % against the better of `ts` and `cts`, in all four tasks".format(*ends(five))
+    assert said in text
+    assert f"by {max(two):.1f} % at most, and from one video to another by {two[1]:.1f} % or not at all" in text
+    assert f"({-two[0]:+.1f} %)" in text
+    pixels, voxels = (1 + 2 * (0.75**dims + 1.25**dims) for dims in (2, 3))
+    assert f"= {pixels:.2f} times the pixels of the image ({voxels:.2f} times the voxels of a volume)" in text
+    assert f"about {1 + pixels:.2f} ({1 + voxels:.2f}) times as long" in text
+
+
 def methods() -> Iterator[str]:
     lts, paper = below("LTS")[:4], of_tasks("LTS paper", NLL, VIDEOS)
     yield "its NLL is {:.0f} to {:.0f} % below that of TS".format(*ends(lts))
