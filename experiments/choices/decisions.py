@@ -14,7 +14,7 @@ from experiments.beside_paper import lines
 from experiments.command import given
 from experiments.datasets.coarse import open_coarse
 from experiments.datasets.voc import BACKGROUND, CLASSES, VOID
-from segcal.evaluation.decisions.counts import CaseCounts, Counts
+from segcal.evaluation.decisions.decide import CaseCounts, Counts
 from segcal.evaluation.methods import heads_of, stream_for
 from segcal.evaluation.protocol import Protocol
 from segcal.functional.conformal import conformal_radius, controlled_index

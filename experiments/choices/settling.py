@@ -55,7 +55,7 @@ def _coarse(root: Path) -> tuple[list[Case], list[Case]]:
 
     def reduced(name: str) -> Case:
         (case,) = folder.subset([name])
-        logits = file_at(folder.logits[name]).read("logits").values
+        logits = file_at(folder.logits[name]).read("logits")
         labels = torch.from_numpy(np.asarray(case.labels, np.float32))[None, None]
         own = F.interpolate(labels, size=logits.shape[1:], mode="nearest")[0, 0].byte().numpy()
         return replace(case, logits=np.asarray(logits, np.float32), labels=own, image=None)
