@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,9 +21,12 @@ Run: TypeAlias = Callable[[Image], Any]
 Wanted: TypeAlias = bool | str | nn.Module | Pass | Sequence[str | nn.Module | Pass] | None
 """Passes as users name them."""
 
-DEFAULT = ("mirror", "scale:0.75", "scale:1.25", "mirror+scale:0.75", "mirror+scale:1.25")
-"""The passes of `passes=True`: of the sets of views that were measured on CamVid, the smallest that lowered the NLL in
-all four tasks (docs/results/passes.md)."""
+DEFAULT = {
+    2: ("mirror", "scale:0.75", "scale:1.25", "mirror+scale:0.75", "mirror+scale:1.25"),
+    3: ("mirror:2", "mirror:1", "mirror:0", "mirror:1,2", "mirror:0,2", "mirror:0,1", "mirror:0,1,2"),
+}
+"""The passes of `passes=True` by the number of spatial axes: the smallest of the sets that were measured with most of
+the gain (docs/results/passes.md). Other sizes of a volume are of no use there, other sizes of a picture are."""
 _DROPOUTS = 8
 _LARGEST_STRIDE = 32
 _KNOWN = (
@@ -38,21 +41,19 @@ class PassRunner(nn.Module):
         wanted: "mirror" (left and right: the last axis), "mirror:AXES" (all of these axes of the image at once, 0 is
             the first), "scale:FACTOR", both as "mirror+scale:FACTOR", "dropout" or "dropout:RUNS" (with dropout as in
             training, the same at each call), networks, functions `f(network, image)` that return logits, or a sequence
-            of such; True for the five of `DEFAULT`.
+            of such; True for those of `DEFAULT`.
     """
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__()
-        items = DEFAULT if wanted is True else (wanted,) if _is_one(wanted) else tuple(wanted or ())  # type: ignore[arg-type]
+        items = (wanted,) if _is_one(wanted) else () if wanted is True else tuple(wanted or ())  # type: ignore[arg-type]
         self.networks = nn.ModuleList(item for item in items if isinstance(item, nn.Module))
-        self._passes = [found for item in items for found in _passes_of(item)]
-
-    def __len__(self) -> int:
-        return len(self._passes)
+        self._default, self._passes = wanted is True, _passes_of(items)
 
     def forward(self, network: nn.Module, image: Image, size: Sequence[int]) -> PassLogits | None:
         """Return the logits `[B, K, L, *S]` of all passes at a size; None if there are none."""
-        found = [resized(read_output(run(network, image)), size) for run in self._passes]
+        passes = _passes_of(DEFAULT[image.ndim - 2]) if self._default else self._passes
+        found = [resized(read_output(run(network, image)), size) for run in passes]
         return torch.stack(found, dim=1) if found else None
 
 
@@ -60,7 +61,11 @@ def _is_one(wanted: object) -> bool:
     return isinstance(wanted, str | nn.Module) or callable(wanted)
 
 
-def _passes_of(item: object) -> Iterator[Pass]:
+def _passes_of(items: Iterable[object]) -> list[Pass]:
+    return [found for item in items for found in _passes_named(item)]
+
+
+def _passes_named(item: object) -> Iterator[Pass]:
     """Yield the passes that an item stands for."""
     if isinstance(item, nn.Module):
         yield partial(_other_network, item)
