@@ -83,8 +83,10 @@ class FitReport(Learned):
             *self.sentences(),
         ]
         warned = [f"warning: {text}" for text in self.warnings]
-        room = max(_MOST_LINES - len(warned), 3)
-        return "\n".join([*lines[:room], *warned][:_MOST_LINES])
+        shown = lines[: max(_MOST_LINES - len(warned), 3)]
+        if shown[-1].endswith(":"):  # nothing of this channel has room
+            shown.pop()
+        return "\n".join([*shown, *warned][:_MOST_LINES])
 
     def sentences(self, class_names: Sequence[str] = ()) -> list[str]:
         """Return what was learned, with classes under their names if these are known."""
@@ -108,10 +110,11 @@ def with_class_names(sentence: str, class_names: Sequence[str]) -> str:
 
 def _sentences(details: Mapping[str, Any]) -> Iterator[str]:
     """Yield the reason of a choice, and what was learned: in the method's own words if it has any."""
-    if "why" in details:
-        yield details["why"]
+    why = details.get("why")
+    if why is not None:
+        yield why
     learned = details.get("chosen_details", details)
-    yield from learned.get("words") or _in_words(learned)
+    yield from (words for words in learned.get("words") or _in_words(learned) if words != why)
     for name, channel in details.items():
         if isinstance(channel, Mapping) and name.startswith("channel "):
             yield f"{name}:"
