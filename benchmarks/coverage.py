@@ -1,4 +1,4 @@
-"""Coverage of bootstrap intervals: `python -m benchmarks.coverage` prints the table of docs/results.
+"""Coverage of bootstrap intervals: `python -m benchmarks.coverage` prints the table of docs/results/statistics.md.
 
 Images are simulated as reliability histograms of a network that is overconfident, slightly so, or calibrated on
 average. Each image has its own difficulty and its own overconfidence, which images of one group share; so images differ
@@ -8,19 +8,27 @@ by much more than the noise of their pixels. The truth is the value over 400,000
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 
 from segcal.evidence import Histogram, readings
+from segcal.files import staged_file
 from segcal.statistics import IntervalKind, bootstrap_intervals
 from segcal.types import Array
 
 _BINS = 10
 _PIXELS = 2000
 _CONFIDENCE = (np.arange(_BINS) + 0.5) / _BINS
+MEASURED = Path(__file__).with_suffix(".csv")
+"""In how many of the repetitions each interval held the truth."""
 NAMES = ("ECE", "MCE", "accuracy", "mean of the images' ECE")
 NETWORKS = {"overconfident": 0.4, "slightly overconfident": 0.1, "calibrated on average": 0.0}
 """Mean logarithm of the exponent that turns the confidence of a network into its accuracy."""
@@ -67,35 +75,56 @@ def truth(exponent: float) -> Array:
     return found
 
 
-def coverage(exponent: float, groups: int, size: int, *, kind: IntervalKind, by_group: bool, repetitions: int) -> Array:
-    """The fraction of repetitions whose 95 % interval holds the truth, for each of `NAMES`."""
+def held(exponent: float, groups: int, size: int, *, kind: IntervalKind, by_group: bool, repetitions: int) -> Array:
+    """The number of repetitions whose 95 % interval holds the truth, for each of `NAMES`."""
     expected = truth(exponent)
     clusters = np.repeat(np.arange(groups), size) if by_group else None
-    held = np.zeros(len(NAMES))
+    found = np.zeros(len(NAMES), dtype=np.int64)
     for k in range(repetitions):
         images = draw_images(np.random.default_rng([7, k]), groups, size, exponent)
         of: Callable[[Array], Array] = partial(statistics_of, images=images)
         noise = partial(noise_of, images=images)
         low, high = bootstrap_intervals(of, groups * size, kind=kind, seed=k, clusters=clusters, noise=noise)
-        held += (low <= expected) & (expected <= high)
-    return held / repetitions
+        found += (low <= expected) & (expected <= high)
+    return found
+
+
+def measured(repetitions: int) -> pd.DataFrame:
+    """Simulate every row of the table."""
+    alone = [(name, images, 1, False) for name in NETWORKS for images in (5, 10, 30, 100)]
+    settings = [*alone, ("overconfident", 100, 4, False), ("overconfident", 100, 4, True)]
+    rows = list[dict[str, Any]]()
+    for (name, groups, size, by_group), kind in product(settings, get_args(IntervalKind)):
+        found = held(NETWORKS[name], groups, size, kind=kind, by_group=by_group, repetitions=repetitions)
+        images = f"{groups}" if size == 1 else f"{groups} groups of {size}"
+        about = {"network": name, "images": images, "drawn": "groups" if by_group else "images", "interval": kind}
+        rows.append({**about, **dict(zip(NAMES, found.tolist(), strict=True)), "repetitions": repetitions})
+        print(rows[-1], file=sys.stderr, flush=True)
+    return pd.DataFrame(rows)
+
+
+def table() -> str:
+    """Return the table as Markdown, from the counts that are kept beside this file."""
+    counts = pd.read_csv(MEASURED, dtype={"images": str})
+    shares = counts[[*NAMES]].div(counts["repetitions"], axis=0)
+    head = ["network", "images", "drawn", "interval"]
+    rows = [
+        [*about, *(f"{share:.1%}" for share in own)]
+        for about, own in zip(counts[head].to_numpy(), shares.to_numpy(), strict=True)
+    ]
+    ruled = [[*head, *NAMES], [*["---"] * len(head), *["---:"] * len(NAMES)], *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table; simulate first if a number of repetitions is given."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=2000)
+    parser.add_argument("--repetitions", type=int, help="simulate again, and keep the counts beside this file")
     repetitions = parser.parse_args().repetitions
-    print(f"| network | images | drawn | interval | {' | '.join(NAMES)} |\n|---|---|---|---|{'---:|' * len(NAMES)}")
-    alone = [(name, images, 1, False) for name in NETWORKS for images in (5, 10, 30, 100)]
-    settings = [*alone, ("overconfident", 100, 4, False), ("overconfident", 100, 4, True)]
-    for name, groups, size, by_group in settings:
-        what = f"{groups}" if size == 1 else f"{groups} groups of {size}"
-        kinds: tuple[IntervalKind, ...] = ("percentile", "bca")
-        for kind in kinds:
-            found = coverage(NETWORKS[name], groups, size, kind=kind, by_group=by_group, repetitions=repetitions)
-            numbers = " | ".join(f"{fraction:.1%}" for fraction in found)
-            print(f"| {name} | {what} | {'groups' if by_group else 'images'} | {kind} | {numbers} |", flush=True)
+    if repetitions is not None:
+        with staged_file(MEASURED) as file:
+            measured(repetitions).to_csv(file, index=False)
+    print(table())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import torch
 
 _T = TypeVar("_T")
 _opened: list[Any] = []  # tasks of a process of the pool
+_FREE = [name for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name not in os.environ]
 
 
 def spawned(count: int, open_tasks: Callable[[], Sequence[Any]] = tuple) -> ProcessPoolExecutor:
@@ -21,8 +22,7 @@ def spawned(count: int, open_tasks: Callable[[], Sequence[Any]] = tuple) -> Proc
     number of their threads from the environment when they are loaded.
     """
     threads = max(1, (os.cpu_count() or 1) // count)
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, str(threads))
+    os.environ.update(dict.fromkeys(_FREE, str(threads)))
     return ProcessPoolExecutor(count, get_context("spawn"), _start, (threads, open_tasks))
 
 

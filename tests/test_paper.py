@@ -19,7 +19,7 @@ ITEMS = """
 Sec. 3.1: perfect calibration | segcal.evaluation.run.evaluate
     evaluation/test_floor.py::test_a_calibrated_network_stands_on_its_floor
 Sec. 3: labels do not change | segcal.calibrators.temperature.TemperatureCalibrator
-    calibrators/test_contract.py::test_contract
+    support/contracts.py::labels_are_kept
 Sec. 3.3: TS | segcal.calibrators.temperature.TemperatureScaling
     calibrators/test_temperature.py::test_agrees_with_scipy
 Sec. 3.3: IBTS | segcal.calibrators.local.ImageTemperatureScaling
@@ -77,7 +77,7 @@ Sec. 4: Benjamini-Hochberg | segcal.statistics.significance
 Sec. 4.1: IsoReg | segcal.calibrators.scores.IsotonicRegression
     calibrators/test_scores.py::test_one_score_to_a_cell_is_scikit_learns_fit
 Sec. 4.1: VS | segcal.calibrators.affine.VectorScaling
-    calibrators/test_affine.py::test_vector_scaling_is_the_optimum
+    calibrators/test_affine.py::test_the_optimum_is_found
 Sec. 4.1: ETS | segcal.calibrators.ensemble.EnsembleTemperatureScaling
     calibrators/test_ets.py::test_agrees_with_slsqp
 Sec. 4.1: DirODIR | segcal.calibrators.affine.DirichletCalibration

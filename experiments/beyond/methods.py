@@ -61,7 +61,9 @@ def _local(method: str = "lts", *, held_out: bool = False, **own: Any) -> Fit:
 def _plain(method: str, **settings: Any) -> Fit:
     def fit(cases: Sequence[Case], about: Mapping[str, Any], training: Training) -> tuple[Calibrator, dict[str, Any]]:
         device = str(choose_device(training.device))
-        return create(method, **about, **settings).to(device).fit(on_device(cases, device)), {}
+        calibrator = create(method, **about, **settings).to(device)
+        own: dict[str, Any] = {"device": device} if "device" in calibrator.fit_settings else {}  # of `auto`
+        return calibrator.fit(on_device(cases, device), **own), {}
 
     return fit
 

@@ -76,7 +76,8 @@ for signature in signatures:
     [
         ("telepathy", {}, "method must be one of ts"),
         ("ts", {"warmth": 2}, "'ts' has no setting 'warmth'; it has background, bounds"),
-        ("ts", {"num_classes": 0}, "num_classes must be at least 2, got 0"),
+        ("ts", {"num_classes": 2.5}, "num_classes must be a whole number, got '2.5'"),
+        ("ts", {"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ("ts", {"bounds": (2.0, 1.0)}, "bounds must be positive, finite and in order"),
         ("ts", {"bounds": (0.0, 1.0)}, "bounds must be positive, finite and in order"),
         ("ts", {"bounds": (1e-40, 1.0)}, r"bounds must lie in 1e-30..1e\+30"),

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks import coverage
 from experiments.beyond.__main__ import main as beyond
+from experiments.choices.__main__ import CHOICES, table_of
 from experiments.lpba40.__main__ import main as volumes
 from experiments.pages import BEGIN, END, FOLDER, PAGES, filled
 
@@ -41,6 +43,23 @@ def test_a_page_shows_what_is_printed_and_no_other_table(page: str) -> None:
     printed, _, after = rest.partition(END)
     assert len(tables_of(printed)) >= 6
     assert tables_of(before) == tables_of(after) == []
+
+
+CHOSEN = {
+    "decisions": "guide/decisions.md",
+    "pooling": "guide/passes.md",
+    "settling": "methods/local-temperature-scaling.md",
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_page_shows_what_its_choice_was_made_by(name: str) -> None:
+    text = (FOLDER.parent / CHOSEN[name]).read_text(encoding="utf-8")
+    assert table_of(name) in tables_of(text)
+
+
+def test_the_coverage_of_intervals_is_the_one_that_is_kept() -> None:
+    assert tables_of((FOLDER / "statistics.md").read_text(encoding="utf-8")) == [coverage.table()]
 
 
 # first cells of the tables that no command prints; each is described on its page

@@ -19,6 +19,7 @@ from experiments.passes.tasks import volume_tasks
 from experiments.passes.views import ORIGINAL, other_sides, seen
 from segcal import InputError
 from segcal.files import MARKER, write_json
+from segcal.integrations.passes import DEFAULT
 from support.camvid_tree import write_camvid
 from support.fits import choose_among_few
 
@@ -48,6 +49,10 @@ def test_a_mirror_of_left_and_right_exchanges_the_classes_of_the_sides() -> None
     torch.testing.assert_close(seen(lambda _: halves, image, "mirror:1", other_sides(names)), plain)
     assert (seen(lambda _: halves, image, "mirror:2").argmax(1) != plain.argmax(1)).all()
     assert other_sides(["background", "anterior", "posterior"]) is None
+
+
+def test_passes_true_is_one_of_the_sets() -> None:
+    assert [view.replace("mirror:1", "mirror") for view in SETS[2]["mirror, scales, both"]] == list(DEFAULT)
 
 
 def test_sets_begin_with_few_passes_and_use_known_views() -> None:

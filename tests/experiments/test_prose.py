@@ -12,6 +12,7 @@ import pytest
 
 from experiments.beside_paper import paper_numbers
 from experiments.beyond.table import difference
+from experiments.choices.__main__ import MEASURED as CHOSEN
 from experiments.coco.__main__ import MEASURED as PICTURES
 from experiments.lpba40.gathered import MEASURED, unpack
 from experiments.pages import FOLDER
@@ -337,6 +338,37 @@ def test_every_number_of_a_sentence_is_that_of_a_table(page: str) -> None:
     assert [sentence for sentence in said if sentence not in prose] == []
     known = {number for sentence in said for number in re.findall(DECIMAL, sentence)}
     assert set(re.findall(DECIMAL, prose)) - known - NO_MEASUREMENT[page] == set()
+
+
+def test_the_guide_of_passes_says_what_the_results_say() -> None:
+    text = " ".join((FOLDER.parent / "guide" / "passes.md").read_text(encoding="utf-8").split())
+    five, two = pools("mirror, scales, both"), pools("mirror, scale 0.75")
+    said = "by {:.1f} to {:.1f} % against the better of `ts` and `cts`, in all four tasks".format(*ends(five))
+    assert said in text
+    assert f"by {max(two):.1f} % at most, and from one video to another by {two[1]:.1f} % or not at all" in text
+    assert f"({-two[0]:+.1f} %)" in text
+    pixels, voxels = (1 + 2 * (0.75**dims + 1.25**dims) for dims in (2, 3))
+    assert f"= {pixels:.2f} times the pixels of the image ({voxels:.2f} times the voxels of a volume)" in text
+    assert f"about {1 + pixels:.2f} ({1 + voxels:.2f}) times as long" in text
+
+
+def test_the_guide_of_passes_says_what_its_variants_show() -> None:
+    rows = pd.read_csv(CHOSEN / "pooling.csv", keep_default_na=False)
+    (base,) = rows[rows["variant"] == "ts"]["nll"]
+    change = rows.pivot_table(index="variant", columns="passes", values="nll").drop(columns="") / base * 100
+    warm = change.loc["and members at T0"]
+    assert -0.1 <= (change.loc["and a T for each member"] - warm).min() < 0
+    for name in ("weight capped per pixel instead of lifting", "geometric, learned"):
+        assert (change.loc[name] > warm).all()
+
+
+def test_the_guide_of_decisions_says_what_its_rules_reach() -> None:
+    rows = pd.read_csv(CHOSEN / "decisions.csv")
+    missed, inside = (rows[rows["rule"] == rule] for rule in ("risk", "level"))
+    assert (missed["mean"] <= missed["asked"]).all()
+    assert (inside["mean"] - inside["asked"]).abs().max() <= 0.005
+    (few,) = missed[(missed["class"] == "car") & (missed["asked"] == 0.1)]["few"]
+    assert few > 0.9
 
 
 def methods() -> Iterator[str]:

@@ -136,7 +136,9 @@ def test_an_impossible_class_gets_the_least_probability(dtype: torch.dtype) -> N
     torch.testing.assert_close(found, expected)
     assert found.dtype == dtype
     assert torch.equal(logits, before)
-    with pytest.raises(InputError, match=re.escape("got -inf for all of them at (11,) of x; correct the scores")):
+    with pytest.raises(
+        InputError, match=re.escape("must be possible at each pixel, got -inf at (11,) of x; correct the scores")
+    ):
         check_logits(torch.tensor([[0.0, -torch.inf]] * 3, dtype=dtype), 3, class_axis=0, start=10, of="x")
 
 

@@ -71,6 +71,24 @@ def test_a_rescaled_image_stays_divisible_and_its_logits_come_back(length: int, 
     assert seen == [(expected, expected)]
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+def test_changes_are_made_one_after_the_other_and_undone(dims: int) -> None:
+    image, sizes = torch.rand(2, 1, *(32, 48, 64)[-dims:]), list[tuple[int, ...]]()
+
+    class Seeing(Sided):
+        def forward(self, image: Tensor) -> Tensor:
+            sizes.append(tuple(image.shape[2:]))
+            return super().forward(image)
+
+    network = Seeing(dims)
+    found = ran("mirror+scale:2", network, image)[:, 0]
+    assert sizes == [tuple(2 * length for length in image.shape[2:])]
+    torch.testing.assert_close(found, ran("scale:2+mirror", network, image)[:, 0])
+    torch.testing.assert_close(found.flip(-1), ran("scale:2", network, image.flip(-1))[:, 0])
+    assert not torch.equal(found, ran("scale:2", network, image)[:, 0]), "a network that looks to one side"
+    assert ran(True, network, image).shape[1] == 5
+
+
 def test_dropout_is_random_between_passes_and_the_same_at_each_call() -> None:
     network = nn.Sequential(Local(), nn.Dropout2d(0.5)).eval()
     image = torch.rand(4, 1, 5, 5)
@@ -96,7 +114,9 @@ def test_networks_and_functions_are_passes() -> None:
     assert PassRunner(None)(first, image, (4, 4)) is None
 
 
-@pytest.mark.parametrize("wanted", ["flip", "scale:0", "scale:x", "mirror:a", "dropout:many", 3])
+@pytest.mark.parametrize(
+    "wanted", ["flip", "scale:0", "scale:x", "mirror:a", "dropout:many", "mirror+flip", "mirror+dropout", "mirror+", 3]
+)
 def test_unknown_passes_are_refused(wanted: Any) -> None:
     with pytest.raises(InputError, match="passes must be 'mirror'"):
         PassRunner([wanted])
@@ -133,11 +153,11 @@ def test_a_network_is_calibrated_with_its_passes_and_runs_them(monkeypatch: pyte
     calibrated = segcal.calibrate(network, batches(6), "pool", passes=True, progress=False).eval()
     assert calibrated.calibrator.uses_passes
     image, _ = batches(1, seed=1)[0]
-    two = ["mirror", "scale:0.75"]  # what True stands for
-    logits, passes = network(image), ran(two, network, image)
+    five = ["mirror", "scale:0.75", "scale:1.25", "mirror+scale:0.75", "mirror+scale:1.25"]  # what True stands for
+    logits, passes = network(image), ran(five, network, image)
     torch.testing.assert_close(calibrated(image), calibrated.calibrator.predict_proba(logits, None, passes))
     assert torch.equal(calibrated(image).argmax(1), logits.argmax(1))
-    again = segcal.CalibratedModel(network, calibrated.calibrator, two)
+    again = segcal.CalibratedModel(network, calibrated.calibrator, five)
     torch.testing.assert_close(again(image), calibrated(image))
 
 

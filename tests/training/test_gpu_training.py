@@ -103,7 +103,8 @@ def test_the_gpu_learns_what_the_cpu_learns(method: str, size: tuple[int, ...]) 
     here, there = fit("cpu"), fit("cuda")
     assert there.fitted.device.type == "cpu"
     for name, value in here.state_dict().items():
-        torch.testing.assert_close(there.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+        # where a slope is nearly 0, rounding decides the sign of a step of Adam, whose length is the learning rate
+        torch.testing.assert_close(there.state_dict()[name], value, rtol=1e-3, atol=1e-3)
     assert there.fit_report_.nll_after == pytest.approx(here.fit_report_.nll_after, rel=1e-4)
 
 

@@ -15,11 +15,17 @@ from torch import Tensor, nn
 from segcal.training.recording import Recorder
 
 
+def no_graph() -> None:
+    """Refuse what needs a GPU, even where there is one."""
+    raise RuntimeError("no GPU")
+
+
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The current stream of a GPU that is not there, last."""
     used = ["own"]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: used[-1])
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", no_graph)
     monkeypatch.setattr(torch.cuda, "set_stream", used.append)
     monkeypatch.setattr(Recorder, "_can_record", lambda self, _: not self.failed)
     monkeypatch.setattr(torch.cuda.graph, "default_capture_stream", "earlier")

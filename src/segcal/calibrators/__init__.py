@@ -35,7 +35,7 @@ from segcal.calibrators.slabs import CalibratedSlab
 from segcal.calibrators.temperature import AttendedTemperatureScaling, TemperatureCalibrator, TemperatureScaling
 from segcal.functional.checks import activation_of
 from segcal.text import suggestion
-from segcal.types import MOST_CLASSES, Activation, InputError, public
+from segcal.types import MOST_CLASSES, Activation, InputError, check_whole, public
 
 __all__ = [
     "ArgmaxPreservingScaling",
@@ -173,9 +173,8 @@ def create(method: str, num_classes: int, *, activation: Activation | None = Non
     if method == "classwise":
         return create("cts", num_classes, activation=activation, **{"features": False, **settings})
     check_method(method)
-    if num_classes > 0 and activation_of(activation, num_classes) == "sigmoid":
-        if num_classes > MOST_CLASSES:
-            raise InputError(f"num_classes must be at most {MOST_CLASSES:,}, got {num_classes}; count the channels")
+    check_whole("num_classes", num_classes, 1, MOST_CLASSES)
+    if activation_of(activation, num_classes) == "sigmoid":
         return SigmoidHead([create(method, 2, **settings) for _ in range(num_classes)])
     kind = _METHODS[method]
     known = set(kind.settings())

@@ -43,6 +43,7 @@ from segcal.types import (
     Logits,
     Passes,
     Probs,
+    check_whole,
     public,
 )
 
@@ -98,13 +99,12 @@ class Calibrator(nn.Module, ABC):
 
     def __init__(self, num_classes: int, *, ignore_index: IgnoreIndex = None, background: int | None = None) -> None:
         super().__init__()
-        if num_classes < 2:
+        check_whole("num_classes", num_classes, 1, MOST_CLASSES)
+        if num_classes == 1:
             raise InputError(
-                f"num_classes must be at least 2, got {num_classes}; "
+                "num_classes must be at least 2, got 1; "
                 "for a one-logit (sigmoid) head use segcal.create with num_classes=1"
             )
-        if num_classes > MOST_CLASSES:
-            raise InputError(f"num_classes must be at most {MOST_CLASSES:,}, got {num_classes}; count the classes")
         # plain numbers and tuples, so that the settings survive a round trip through JSON
         labels = ignored_labels(ignore_index)
         self.ignore_index = labels[0] if isinstance(ignore_index, SupportsIndex) else labels or None

@@ -73,7 +73,6 @@ class ClassConditionalScaling(Calibrator):
         self.bias_penalty = check_weight("bias_penalty", bias_penalty)
         self._register_learned(matrices=(num_classes, num_classes - 1, num_classes))
 
-    @one_thread()
     def _learn(self, stream: CaseStream, *, validation: CaseStream | None = None, settings: Any = None) -> Learned:
         """Find the maps of least NLL plus penalties; a convex problem needs no validation."""
         sampler = Sampler(self.num_classes, _SAMPLE)
@@ -110,7 +109,9 @@ class ClassConditionalScaling(Calibrator):
         everyone = torch.ones(self.num_classes, dtype=torch.float64)
         for logits, labels in pixels_of(stream):
             for z, y in zip(torch.split(logits, _SAMPLE, dim=1), torch.split(labels, _SAMPLE), strict=True):
-                yield experts_of(z, y, everyone, ordered=self.ordered)
+                with one_thread():
+                    experts = experts_of(z, y, everyone, ordered=self.ordered)
+                yield experts
 
     def _objective(self, parts: Callable[[], Iterator[dict[int, Expert]]], pixels: int) -> Problems:
         """Return the function to minimise: for each predicted class, its share of the mean NLL plus penalties."""
@@ -138,6 +139,7 @@ class ClassConditionalScaling(Calibrator):
         off = matrix - np.eye(*matrix.shape)
         return value + _ANCHOR * float((off**2).sum()), gradient + 2 * _ANCHOR * off
 
+    @one_thread()
     def _solve_sample(self, experts: dict[int, Expert], pixels: int) -> tuple[Array, list[list[Block]]]:
         """Return the solution of a sample that stands for `pixels`, and the curvature there."""
         at = self._objective(lambda: iter([experts]), pixels)

@@ -29,6 +29,10 @@ SIGMOID_PROBABILITIES = (
     "the logits of a sigmoid channel look like probabilities: all are in 0..1; give logits, or convert probabilities "
     "with segcal.functional.probability.logits_from_sigmoid (folders: scores = 'probabilities')"
 )
+_FINITE = (
+    "logits must be finite, or -inf for an impossible class",
+    "save the scores before they overflow, or declare probabilities as probabilities",
+)
 _OUTSIDE, _SUM_OFF, _NEARLY_EVERY = 1e-3, 1e-2, 0.9
 _NEAR_ZERO = 0.05  # probabilities of a channel are nearly 0 somewhere; few logits are all positive and nearly 0
 _FEWEST_PIXELS = 16  # below, numbers that sum to 1 may be a coincidence
@@ -134,18 +138,11 @@ def check_floating(logits: Tensor, *, of: str = "") -> None:
 
 def _possible(logits: Tensor, class_axis: int, activation: Activation, start: int, of: str) -> Tensor:
     """Return logits with a finite number instead of minus infinity; raise if they are NaN or plus infinity."""
-    wrong = logits.isnan() | (logits == torch.inf)
-    if wrong.any():
-        at = wrong.nonzero()[0].tolist()
-        place = _place(at, class_axis + 1, start)
-        raise InputError(_not_finite(f"{logits[tuple(at)].item()} at {place}{_of(of)}"))
-    top = _largest_rival(logits, class_axis, activation)
-    hopeless = torch.isneginf(top).squeeze(class_axis)
-    if hopeless.any():
-        raise InputError(
-            "at least one class must be possible at each pixel, got -inf for all of them "
-            f"at {_place(hopeless.nonzero()[0].tolist(), class_axis, start)}{_of(of)}; correct the scores"
-        )
+    origin, top = (*[0] * class_axis, start), _largest_rival(logits, class_axis, activation)
+    _refuse(logits.isnan() | (logits == torch.inf), logits, *_FINITE, (0, *origin), of)
+    best = top.squeeze(class_axis)
+    required = "at least one class must be possible at each pixel"
+    _refuse(torch.isneginf(best), best, required, "correct the scores", origin, of)
     return possible_logits(logits, top)
 
 
@@ -163,24 +160,26 @@ def check_probabilities(probs: Tensor, *, exclusive: bool, origin: tuple[int, ..
         origin: Position of the part in its case, for messages.
         of: Name of the case, for messages.
     """
-    hint = f'of {of}; if these are logits, set scores = "logits"'
+    remedy = 'if these are logits, set scores = "logits"'
     # written so that NaN is wrong as well
-    _raise_at(~((probs >= -1e-3) & (probs <= 1 + 1e-3)), probs, (0, *origin), "probabilities must be in 0..1", hint)
+    inside = (probs >= -1e-3) & (probs <= 1 + 1e-3)
+    _refuse(~inside, probs, "probabilities must be in 0..1", remedy, (0, *origin), of)
     if exclusive:
         total = probs.sum(dim=0, dtype=torch.float64)
-        remedy = (
-            f'{hint}, if channels overlap, activation = "sigmoid" (--activation sigmoid); '
+        remedy += (
+            ', if channels overlap, activation = "sigmoid" (--activation sigmoid); '
             "segcal.functional.probability.logits_from_scores converts other scores"
         )
-        off = ~((total - 1).abs() <= 1e-2)
-        _raise_at(off, total, origin, "probabilities must sum to 1 over the classes", remedy)
+        one = (total - 1).abs() <= 1e-2
+        _refuse(~one, total, "probabilities must sum to 1 over the classes", remedy, origin, of)
 
 
-def _raise_at(wrong: Tensor, values: Tensor, origin: tuple[int, ...], required: str, hint: str) -> None:
+def _refuse(wrong: Tensor, values: Tensor, required: str, remedy: str, origin: tuple[int, ...], of: str) -> None:
+    """Raise if a value is wrong, and name the first with its position in the case, of which these are a part."""
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
         place = tuple(i + o for i, o in zip(at, (*origin, *[0] * len(at)), strict=False))
-        raise InputError(f"{required}, got {values[at].item():.6g} at {place} {hint}")
+        raise InputError(f"{required}, got {values[at].item():.6g} at {place}{_of(of)}; {remedy}")
 
 
 def check_labels(
@@ -216,7 +215,8 @@ def check_batches(problems: Sequence[int], num_classes: int, ignore_index: Ignor
     if label:
         raise InputError(_not_a_class(_position(label), num_classes, ignore_index))
     if score:
-        raise InputError(_not_finite(_position(score)))
+        required, remedy = _FINITE
+        raise InputError(f"{required}, got {_position(score)}; {remedy}")
 
 
 def check_shares(shares: Float64[Tensor, "L N"], num_classes: int) -> None:
@@ -243,11 +243,6 @@ def check_same_space(logits: Tensor, other: Tensor, *, class_axis: int, what: st
         )
 
 
-def _place(at: list[int], axis: int, start: int) -> tuple[int, ...]:
-    """Return a position, moved by `start` along one axis."""
-    return tuple(i + start if k == axis else i for k, i in enumerate(at))
-
-
 def _not_a_class(got: str, num_classes: int, ignore_index: IgnoreIndex, value: int | None = None) -> str:
     allowed = f"0..{num_classes - 1}{_or_ignored(ignore_index)}"
     return f"labels must be in {allowed}, got {got}; {_label_remedy(value, num_classes)}"
@@ -256,13 +251,6 @@ def _not_a_class(got: str, num_classes: int, ignore_index: IgnoreIndex, value: i
 def _position(problem: int) -> str:
     number, position = place_of_problem(problem)
     return f"one that is not, at position {position} of the labels laid flat in update {number}"
-
-
-def _not_finite(got: str) -> str:
-    return (
-        f"logits must be finite, or -inf for an impossible class, got {got}; "
-        "save the scores before they overflow, or declare probabilities as probabilities"
-    )
 
 
 def probability_doubt(logits: Any) -> str | None:

@@ -115,9 +115,11 @@ def calibrate(
         validation: Another loader, on which trained methods choose their weights.
         logits_only: Whether methods that can look at the image must not.
         passes: Further passes over each image, which the result runs as well: "mirror" (left and right), "mirror:AXES"
-            (such as "mirror:0,1", all of these axes at once), "scale:FACTOR", "dropout" or "dropout:RUNS", other
-            networks, functions `f(network, image)` that return logits in the place of the image, or a list of such.
-            True is "mirror" and "scale:0.75". Methods "pool" and "auto" learn how much to trust each; others run none.
+            (such as "mirror:0,1", all of these axes at once), "scale:FACTOR", both as "mirror+scale:FACTOR", "dropout"
+            or "dropout:RUNS", other networks, functions `f(network, image)` that return logits in the place of the
+            image, or a list of such. True is five: mirrored, 0.75 and 1.25 of the size, and these two mirrored, which
+            takes 6.25 (3D: 6.75) times the pixels of one run. Methods "pool" and "auto" learn how much to trust each;
+            others run none.
         fit_settings: Arguments of the method's `fit`: epochs, learning_rate, seed, ...
         in_memory: Bytes of predictions kept in memory; further ones go to temporary files.
         progress: Whether to show progress bars in a terminal or notebook.

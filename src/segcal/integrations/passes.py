@@ -16,14 +16,19 @@ from segcal.types import Passes as PassLogits
 
 Pass: TypeAlias = Callable[[nn.Module, Image], Any]
 """Function of a network and images `[B, C, *S]` that returns what the network returns for the images as they are."""
+Run: TypeAlias = Callable[[Image], Any]
+"""A network, or one whose image is changed before."""
 Wanted: TypeAlias = bool | str | nn.Module | Pass | Sequence[str | nn.Module | Pass] | None
 """Passes as users name them."""
 
-DEFAULT = ("mirror", "scale:0.75")
-"""The passes of `passes=True`: the fewest that give most of the gain of many (docs/results/passes.md)."""
+DEFAULT = ("mirror", "scale:0.75", "scale:1.25", "mirror+scale:0.75", "mirror+scale:1.25")
+"""The passes of `passes=True`: of the sets of views that were measured on CamVid, the smallest that lowered the NLL in
+all four tasks (docs/results/passes.md)."""
 _DROPOUTS = 8
 _LARGEST_STRIDE = 32
-_KNOWN = "'mirror', 'mirror:AXES' such as 'mirror:0,1', 'scale:FACTOR', 'dropout', 'dropout:RUNS'"
+_KNOWN = (
+    "'mirror', 'mirror:AXES' such as 'mirror:0,1', 'scale:FACTOR', 'mirror+scale:FACTOR', 'dropout', 'dropout:RUNS'"
+)
 
 
 class PassRunner(nn.Module):
@@ -31,9 +36,9 @@ class PassRunner(nn.Module):
 
     Args:
         wanted: "mirror" (left and right: the last axis), "mirror:AXES" (all of these axes of the image at once, 0 is
-            the first), "scale:FACTOR", "dropout" or "dropout:RUNS" (with dropout as in training, the same at each
-            call), networks, functions `f(network, image)` that return logits, or a sequence of such; True for
-            "mirror" and "scale:0.75".
+            the first), "scale:FACTOR", both as "mirror+scale:FACTOR", "dropout" or "dropout:RUNS" (with dropout as in
+            training, the same at each call), networks, functions `f(network, image)` that return logits, or a sequence
+            of such; True for the five of `DEFAULT`.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -62,25 +67,39 @@ def _passes_of(item: object) -> Iterator[Pass]:
     elif callable(item):
         yield item
     else:
-        name, _, value = str(item).partition(":")
+        name, _, runs = str(item).partition(":")
         try:
-            if name == "mirror":
-                yield partial(mirrored, [int(axis) for axis in value.split(",")] if value else [-1])
-            elif name == "scale" and 0 < float(value) < float("inf"):
-                yield partial(_rescaled, float(value))
-            elif name == "dropout":
-                yield from (partial(_dropped, number) for number in range(int(value or _DROPOUTS)))
+            if name == "dropout":
+                yield from (partial(_dropped, number) for number in range(int(runs or _DROPOUTS)))
             else:
-                raise ValueError(name)
+                yield partial(_changed, [_change_of(change) for change in str(item).split("+")])
         except ValueError as error:
             raise InputError(f"passes must be {_KNOWN}, networks or functions, got {item!r}") from error
+
+
+def _change_of(text: str) -> Callable[[Run, Image], Any]:
+    """Return the function that runs a network over the changed image; raise a ValueError if there is none."""
+    name, _, value = text.partition(":")
+    if name == "mirror":
+        return partial(mirrored, [int(axis) for axis in value.split(",")] if value else [-1])
+    if name == "scale" and 0 < float(value) < float("inf"):
+        return partial(_rescaled, float(value))
+    raise ValueError(name)
+
+
+def _changed(changes: Sequence[Callable[[Run, Image], Any]], network: nn.Module, image: Image) -> Any:
+    """Return the output for the image after all changes, the first of which is made first and undone last."""
+    run: Run = network
+    for change in reversed(changes):
+        run = partial(change, run)
+    return run(image)
 
 
 def _other_network(other: nn.Module, network: nn.Module, image: Image) -> Any:
     return other(image)
 
 
-def mirrored(axes: Sequence[int], network: Callable[[Image], Any], image: Image) -> Logits:
+def mirrored(axes: Sequence[int], network: Run, image: Image) -> Logits:
     """Return the logits of the mirrored image, mirrored back."""
     dims = image.ndim - 2
     if not all(-dims <= axis < dims for axis in axes):
@@ -89,7 +108,7 @@ def mirrored(axes: Sequence[int], network: Callable[[Image], Any], image: Image)
     return read_output(network(image.flip(flipped))).flip(flipped)
 
 
-def _rescaled(factor: float, network: nn.Module, image: Image) -> Any:
+def _rescaled(factor: float, network: Run, image: Image) -> Any:
     """Return the output for the image at another size, which the same power of two divides (up to 32)."""
     steps = [(length, min(length & -length, _LARGEST_STRIDE)) for length in image.shape[2:]]
     size = [max(step, round(length * factor / step) * step) for length, step in steps]

@@ -142,8 +142,7 @@ class Search:
         _log.info(plan.announcement())
         for number, name in enumerate(plan.tried, 1):
             begin_stage(f"{name}, candidate {number} of {len(plan.tried)}", number, len(plan.tried))
-            with nullcontext() if name == TRAINED else one_thread():
-                self.score(name)
+            self.score(name)
         chosen, why = self.scores.choose()
         if plan.left_out:
             why += f"; {TRAINED} was not tried because of the time limit of {plan.time_limit:.0f} s"
@@ -165,22 +164,23 @@ class Search:
         losses: Callable[[int], Array] = partial(self.sampled, name, sample)
         if contextual := isinstance(candidate, ContextualTemperatureScaling):
             fit = ContextFit.of(sample, self.stream, self.bounds)
-            used = {name: getattr(candidate, name) for name in ("features", "classes", "pairs")}
+            used = {own: getattr(candidate, own) for own in ("features", "classes", "pairs")}
             losses = partial(self.sampled, FALLBACK, sample) if fit.only_one else partial(fit.losses, **used)
         elif name == TRAINED:
             losses = self.trained
-        for fold in range(self.scores.folds):
-            try:
-                found = losses(fold)
-            except InputError as error:
-                if name == FALLBACK:
-                    raise
-                self.scores.fail(name, error)
-                break
-            groups = self.scores.group[sample.case[slice(*sample.data.edges[fold : fold + 2])]]
-            score.sums += np.bincount(groups, weights=found, minlength=self.scores.groups)
-            if fold == 0 and name != FALLBACK and not contextual and self.scores.is_far_behind(name):
-                break
+        with nullcontext() if name == TRAINED else one_thread():
+            for fold in range(self.scores.folds):
+                try:
+                    found = losses(fold)
+                except InputError as error:
+                    if name == FALLBACK:
+                        raise
+                    self.scores.fail(name, error)
+                    break
+                groups = self.scores.group[sample.case[slice(*sample.data.edges[fold : fold + 2])]]
+                score.sums += np.bincount(groups, weights=found, minlength=self.scores.groups)
+                if fold == 0 and name != FALLBACK and not contextual and self.scores.is_far_behind(name):
+                    break
         score.seconds = perf_counter() - started
 
     def sampled(self, name: str, sample: ContextSample, fold: int) -> Float64[np.ndarray, " N"]:

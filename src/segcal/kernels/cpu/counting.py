@@ -14,13 +14,6 @@ from segcal.types import Array
 
 
 @compiled
-def _is_run(index: Array) -> bool:
-    """Return whether ascending positions have no gap, so that slices, which load as vectors, can replace them."""
-    n = index.shape[0]
-    return n > 0 and bool(index[n - 1] - index[0] == n - 1)
-
-
-@compiled
 def _bins_between(values: Array, n: int, edges: Array, found: Array) -> None:
     for i in range(n):
         found[i] = 0
@@ -42,57 +35,6 @@ def _flush(words: Array, sums: Array, count: Array, hit: Array, total: Array) ->
             total[key] += sums[copy * keys + key]
     words[:] = 0
     sums[:] = 0.0
-
-
-@compiled
-def _prepare(
-    confidence: Array, predicted: Array, labels: Array, bins: int, keys: int, value: Array, base: Array, one: Array
-) -> None:
-    """Prepare the pixels of a run for `_count_between`."""
-    for i in range(confidence.shape[0]):
-        c = np.int64(predicted[i])
-        value[i] = confidence[i]
-        base[i] = c * bins + (i & 3) * keys
-        one[i] = 1 + (np.int64(labels[i] == c) << 32)
-
-
-@compiled
-def _count_between(
-    edges: Array, index: Array, confidence: Array, predicted: Array, labels: Array,
-    count: Array, hit: Array, total: Array,
-) -> None:  # fmt: skip
-    """Add to histograms `[G, L * R]` for G sets of edges at once."""
-    sets, bins = edges.shape[0], edges.shape[1] - 1
-    keys = count.shape[1]
-    value, found = np.empty(BLOCK), np.empty(BLOCK, np.int64)
-    base, one = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    # pixels and correct pixels share a word; four copies take turns, since neighbours mostly fall into one cell
-    words, sums = np.zeros((sets, 4 * keys), np.int64), np.zeros((sets, 4 * keys))
-    for at in range(0, index.shape[0], BLOCK):
-        n = min(BLOCK, index.shape[0] - at)
-        where = index[at : at + n]
-        if _is_run(where):
-            run = slice(where[0], where[0] + n)
-            _prepare(confidence[run], predicted[run], labels[run], bins, keys, value, base, one)
-        else:
-            for i in range(n):
-                pixel = where[i]
-                c = predicted[pixel]
-                value[i] = confidence[pixel]
-                base[i] = c * bins + (i & 3) * keys
-                one[i] = 1 + (np.int64(labels[pixel] == c) << 32)
-        for s in range(sets):
-            _bins_between(value, n, edges[s], found)
-            words_here, sums_here = words[s], sums[s]
-            for i in range(n):
-                key = base[i] + found[i]
-                words_here[key] += one[i]
-                sums_here[key] += value[i]
-        if at % (64 * BLOCK) == 63 * BLOCK:  # partial sums limit the rounding error, and keep words from overflowing
-            for s in range(sets):
-                _flush(words[s], sums[s], count[s], hit[s], total[s])
-    for s in range(sets):
-        _flush(words[s], sums[s], count[s], hit[s], total[s])
 
 
 @compiled
@@ -124,29 +66,6 @@ def _total(values: Array) -> float:
 
 
 @compiled
-def _sum(index: Array, labels: Array, nll: Array, brier: Array, entropy: Array, support: Array, sums: Array) -> None:
-    for start in range(0, index.shape[0], BLOCK):  # partial sums limit the rounding error
-        where = index[start : start + BLOCK]
-        if _is_run(where):
-            run = slice(where[0], where[0] + where.shape[0])
-            _count_labels(labels[run], support)
-            sums[0] += _total(nll[run])
-            sums[1] += _total(brier[run])
-            sums[2] += _total(entropy[run])
-            continue
-        a, b, c = 0.0, 0.0, 0.0
-        for i in range(where.shape[0]):
-            at = where[i]
-            support[labels[at]] += 1
-            a += nll[at]
-            b += brier[at]
-            c += entropy[at]
-        sums[0] += a
-        sums[1] += b
-        sums[2] += c
-
-
-@compiled
 def _count_labels(labels: Array, support: Array) -> None:
     """Add to the count of each label; neighbours mostly have the same label."""
     first, others = labels[0], 0
@@ -164,9 +83,38 @@ def _measure(
     index: Array, confidence: Array, predicted: Array, labels: Array, nll: Array, brier: Array, entropy: Array,
     edges: Array, count: Array, hit: Array, total: Array, support: Array, sums: Array,
 ) -> None:  # fmt: skip
-    """Measure one region."""
-    _count_between(edges, index, confidence, predicted, labels, count, hit, total)
-    _sum(index, labels, nll, brier, entropy, support, sums)
+    """Measure one region: histograms `[E, L * R]` for E sets of edges, pixels of each true class, and sums."""
+    sets, bins = edges.shape[0], edges.shape[1] - 1
+    keys = count.shape[1]
+    value, found = np.empty(BLOCK), np.empty(BLOCK, np.int64)
+    base, one, truth = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    scores = np.empty((3, BLOCK))
+    # pixels and correct pixels share a word; four copies take turns, since neighbours mostly fall into one cell
+    words, parts = np.zeros((sets, 4 * keys), np.int64), np.zeros((sets, 4 * keys))
+    for at in range(0, index.shape[0], BLOCK):
+        n = min(BLOCK, index.shape[0] - at)
+        where = index[at : at + n]
+        for i in range(n):
+            pixel = where[i]
+            c = np.int64(predicted[pixel])
+            value[i], truth[i] = confidence[pixel], labels[pixel]
+            base[i], one[i] = c * bins + (i & 3) * keys, 1 + (np.int64(truth[i] == c) << 32)
+            scores[0, i], scores[1, i], scores[2, i] = nll[pixel], brier[pixel], entropy[pixel]
+        _count_labels(truth[:n], support)
+        for k in range(3):
+            sums[k] += _total(scores[k, :n])
+        for s in range(sets):
+            _bins_between(value, n, edges[s], found)
+            words_here, parts_here = words[s], parts[s]
+            for i in range(n):
+                key = base[i] + found[i]
+                words_here[key] += one[i]
+                parts_here[key] += value[i]
+        if at % (64 * BLOCK) == 63 * BLOCK:  # partial sums limit the rounding error, and keep words from overflowing
+            for s in range(sets):
+                _flush(words[s], parts[s], count[s], hit[s], total[s])
+    for s in range(sets):
+        _flush(words[s], parts[s], count[s], hit[s], total[s])
 
 
 def count_regions(
