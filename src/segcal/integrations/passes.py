@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -43,7 +43,7 @@ class PassRunner(nn.Module):
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__()
-        items = DEFAULT if wanted is True else (wanted,) if _is_one(wanted) else tuple(wanted or ())  # type: ignore[arg-type]
+        items = _items_of(wanted)
         self.networks = nn.ModuleList(item for item in items if isinstance(item, nn.Module))
         self._passes = [found for item in items for found in _passes_of(item)]
 
@@ -56,8 +56,21 @@ class PassRunner(nn.Module):
         return torch.stack(found, dim=1) if found else None
 
 
-def _is_one(wanted: object) -> bool:
-    return isinstance(wanted, str | nn.Module) or callable(wanted)
+def _items_of(wanted: Wanted) -> Sequence[str | nn.Module | Pass]:
+    """Return what users name, one after another."""
+    if wanted is True:
+        return DEFAULT
+    if wanted is None or wanted is False:
+        return ()
+    if isinstance(wanted, str) or callable(wanted):  # networks are callable, too
+        return (wanted,)
+    if isinstance(wanted, Iterable):
+        return tuple(wanted)
+    raise _unknown(wanted)
+
+
+def _unknown(item: object) -> InputError:
+    return InputError(f"passes must be {_KNOWN}, networks or functions, got {item!r}")
 
 
 def _passes_of(item: object) -> Iterator[Pass]:
@@ -74,7 +87,7 @@ def _passes_of(item: object) -> Iterator[Pass]:
             else:
                 yield partial(_changed, [_change_of(change) for change in str(item).split("+")])
         except ValueError as error:
-            raise InputError(f"passes must be {_KNOWN}, networks or functions, got {item!r}") from error
+            raise _unknown(item) from error
 
 
 def _change_of(text: str) -> Callable[[Run, Image], Any]:
