@@ -65,7 +65,7 @@ def test_overlapping_channels(tmp_path: Path) -> None:
     assert "activation='sigmoid' if they overlap" in refuse("evaluate", data)
     assert "'tanh' is not one of 'softmax', 'sigmoid'" in refuse("evaluate", data, "--activation", "tanh")
     (data / "segcal.toml").write_text('activation = "sigmoid"\nclasses = ["whole", "core"]\n')
-    assert "channel 1" in succeed("fit", data, "--method", "ts", "--out", ts)
+    assert "channel core" in succeed("fit", data, "--method", "ts", "--out", ts)
     assert succeed_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature")["changed"] == 0
     assert (tmp_path / "probs" / "temperature" / "core" / "c0.npy").exists()
     (data / "splits.json").write_text('{"test": ["c0", "c1"]}')
