@@ -10,6 +10,7 @@ _MIRRORED_SCALED = ("mirror:1+scale:0.75", "mirror:1+scale:1.25")
 _BRIGHTNESS = ("brightness:0.7", "brightness:1.3")
 _MIRRORS_3D = ("mirror:2", "mirror:1", "mirror:0", "mirror:1,2", "mirror:0,2", "mirror:0,1", "mirror:0,1,2")
 _SCALED_3D = ("mirror:2", "scale:0.9", "scale:1.1")
+_BOTH_3D = ("mirror:2", "scale:0.75", "scale:1.25", "mirror:2+scale:0.75", "mirror:2+scale:1.25")
 
 SETS: dict[int, dict[str, tuple[str, ...]]] = {
     2: {
@@ -25,6 +26,7 @@ SETS: dict[int, dict[str, tuple[str, ...]]] = {
     3: {
         "mirror": _MIRRORS_3D[:1],
         "mirror, scales": _SCALED_3D,
+        "mirror, scales, both": _BOTH_3D,
         "3 mirrors": _MIRRORS_3D[:3],
         "5 mirrors": _MIRRORS_3D[:5],
         "7 mirrors": _MIRRORS_3D,

@@ -52,7 +52,9 @@ def test_a_mirror_of_left_and_right_exchanges_the_classes_of_the_sides() -> None
 
 
 def test_passes_true_is_one_of_the_sets() -> None:
-    assert [view.replace("mirror:1", "mirror") for view in SETS[2]["mirror, scales, both"]] == list(DEFAULT)
+    for dims in (2, 3):
+        views = [view.replace(f"mirror:{dims - 1}", "mirror") for view in SETS[dims]["mirror, scales, both"]]
+        assert views == list(DEFAULT)
 
 
 def test_sets_begin_with_few_passes_and_use_known_views() -> None:
