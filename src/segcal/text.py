@@ -76,6 +76,16 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
+def both_classes(channel: str) -> tuple[str, str]:
+    """Return the names of the two classes of a sigmoid channel, of which the channel itself is the second.
+
+    Examples:
+        >>> both_classes("vessel")
+        ('not vessel', 'vessel')
+    """
+    return f"not {channel}", channel
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'lts'?" for the nearest known word, or nothing if none is near.
 

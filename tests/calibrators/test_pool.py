@@ -42,6 +42,7 @@ def test_passes_that_help_are_used_and_labels_kept(helped: PooledPasses) -> None
     assert helped.uses_passes
     assert details["chosen"] == "pool"
     assert details["why"].startswith("passes are used: in cross-validation over the groups")
+    assert helped.fit_report_.sentences().count(details["why"]) == 1
     np.testing.assert_allclose(details["weights"], 1 / 3, atol=0.05)  # all of them look alike
     for case in test:
         logits, passes = tensors(case)

@@ -65,6 +65,13 @@ def test_a_printed_report_has_ten_lines_at_most() -> None:
     assert lines[-1] == "warning: g"
 
 
+def test_a_printed_report_has_no_heading_without_lines() -> None:
+    channels = {f"channel {k}": {"temperature": 2.0} for k in range(3)}
+    report = FitReport(12, 0.9, 0.5, 7, details=channels, warnings=("a", "b"), cases=1, seconds=1.0)
+    shown = ["channel 0:", "temperature 2", "channel 1:", "temperature 2", "warning: a", "warning: b"]
+    assert str(report).splitlines()[3:] == shown
+
+
 def test_settings_of_training_are_given_at_once_or_by_name() -> None:
     cases = simulated(2, num_classes=3, size=(16, 14), contrast=2.0)
     by_name = create("lts", 3).fit(cases, epochs=2, learning_rate=1e-3, seed=4)

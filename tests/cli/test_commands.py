@@ -143,7 +143,8 @@ def test_evaluate_prints_the_table_and_saves_results(data: Path, calibrator: Pat
 def test_evaluate_json_is_the_results(data: Path, calibrator: Path) -> None:
     found = succeed_json("evaluate", data, "--calibrators", calibrator, "--patch-size", 6, "--out", data.parent / "out")
     results = Results.load(data.parent / "out")
-    assert set(found) == {"settings", "skipped", "images", "pooled", "cases", "curves", "bins", "volumes"}
+    tables = {"images", "pooled", "cases", "curves", "bins", "volumes"}
+    assert set(found) == {"settings", "skipped", "recommendation", *tables}
     frame = results.to_frame()
     assert list(found["images"][0]) == list(frame.columns)
     assert [row["value"] for row in found["images"]] == pytest.approx(list(frame.value))
@@ -227,7 +228,11 @@ def test_evaluate_takes_several_calibrators_at_once(data: Path, calibrator: Path
 def test_evaluate_warns_of_fitted_cases(data: Path, calibrator: Path) -> None:
     result = done("evaluate", data, "--split", "fit", "--calibrators", calibrator, "--json")
     assert "TS was fitted on this case" in result.stderr.replace("\n", " ")
-    assert json.loads(result.stdout)["settings"]["warnings"]
+    found = json.loads(result.stdout)
+    assert found["settings"]["warnings"]
+    shown = " ".join(succeed("evaluate", data, "--split", "fit", "--calibrators", calibrator).split())
+    assert found["recommendation"]["reason"] in shown
+    assert "recommendation" not in succeed_json("evaluate", data)
 
 
 def test_diagnose(data: Path) -> None:

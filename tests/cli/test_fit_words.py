@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,13 @@ def test_classes_have_their_names(capsys: pytest.CaptureFixture[str]) -> None:
         "  pixels predicted as 'road': x1.2",
         "  where 'field' is predicted, class 7 is more likely",
     ]
+
+
+def test_channels_and_their_two_classes_have_their_names() -> None:
+    own = {"words": ["pixels predicted as class 0: x1.2", "pixels predicted as class 1: x0.9"]}
+    lines = ["pixels predicted as 'not core': x1.2", "pixels predicted as 'core': x0.9"]
+    single = FitReport(10, 1.0, 0.5, 3, details=own, cases=2, seconds=1.0)
+    assert single.sentences(["core"]) == lines
+    several = replace(single, details={"channel 0": {"temperature": 2.0}, "channel 1": own})
+    assert several.sentences(["whole", "core"]) == ["channel whole:", "temperature 2", "channel core:", *lines]
+    assert several.sentences()[0] == "channel 0:"

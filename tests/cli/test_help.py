@@ -10,7 +10,9 @@ import pytest
 import typer
 
 import segcal
+from segcal.cli import figure
 from segcal.cli.app import COMMANDS, app
+from segcal.report.figures import KINDS
 from support.commands import run, succeed
 from support.program import printed_by
 
@@ -31,6 +33,11 @@ def test_help_lists_every_command_in_the_order_of_work() -> None:
     names = re.findall(r"^\W (\w+)  +[A-Z]", shown.partition("Commands")[2], flags=re.MULTILINE)
     assert names == list(COMMANDS)
     assert "--install-completion" in shown
+
+
+def test_help_lists_the_figures() -> None:
+    assert figure._KINDS == KINDS
+    assert all(kind in succeed("figure", "--help") for kind in KINDS)
 
 
 def test_version() -> None:

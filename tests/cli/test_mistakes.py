@@ -150,7 +150,7 @@ def test_wrong_references_and_pages_are_refused_before_measuring(
     ("arguments", "words"),
     [
         (("fit", "DATA", "--out", "OUT", "--method", "telepathy"), "method must be one of ts"),
-        (("fit", "nowhere", "--out", "OUT"), "the data folder 'nowhere' must exist"),
+        (("fit", "nowhere", "--out", "OUT"), "the data folder 'nowhere' does not exist"),
         (("fit", "DATA", "--out", "OUT", "--split", "dev"), "got 'dev'; present: 'fit', 'test'"),
         (("fit", "DATA", "--out", "OUT", "--scores", "odds"), "'odds' is not one of 'logits', 'probabilities'"),
         (("fit", "DATA", "--out", "OUT", "--scores", "probabilities"), "probabilities must be in 0..1"),
@@ -168,7 +168,7 @@ def test_wrong_references_and_pages_are_refused_before_measuring(
         (("evaluate", "DATA", "--out", "OUT", "--bins", "0"), "bins must be at least 1"),
         (("evaluate", "DATA", "--out", "OUT", "--patch-size", "0"), "patch_size must be at least 1"),
         (("evaluate", "DATA", "--out", "OUT", "--calibrators", "TS", "TS"), "must have different names"),
-        (("diagnose", "DATA", "--labels", "nowhere"), "the labels folder 'nowhere' must exist"),
+        (("diagnose", "DATA", "--labels", "nowhere"), "the labels folder 'nowhere' does not exist"),
     ],
 )
 def test_bad_settings_in_one_sentence(data: Path, calibrator: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 import segcal
 from segcal.evaluation.results import Results
-from support.commands import refuse, succeed, succeed_json
+from support.commands import done, refuse, succeed, succeed_json
 
 
 def folder_of(root: Path, channels: int) -> Path:
@@ -65,7 +65,7 @@ def test_overlapping_channels(tmp_path: Path) -> None:
     assert "activation='sigmoid' if they overlap" in refuse("evaluate", data)
     assert "'tanh' is not one of 'softmax', 'sigmoid'" in refuse("evaluate", data, "--activation", "tanh")
     (data / "segcal.toml").write_text('activation = "sigmoid"\nclasses = ["whole", "core"]\n')
-    assert "channel 1" in succeed("fit", data, "--method", "ts", "--out", ts)
+    assert "channel core" in succeed("fit", data, "--method", "ts", "--out", ts)
     assert succeed_json("apply", ts, data, "--out", tmp_path / "probs", "--temperature")["changed"] == 0
     assert (tmp_path / "probs" / "temperature" / "core" / "c0.npy").exists()
     (data / "splits.json").write_text('{"test": ["c0", "c1"]}')
@@ -91,6 +91,26 @@ def test_overlapping_channels(tmp_path: Path) -> None:
     assert [row["label"] for row in new] == ["whole", "core"] * 3
     rows = succeed_json("compare", data, "--methods", "ts", "--patches", "0")["methods"]
     assert rows[0]["parameters"] == 2
+
+
+def test_warnings_name_the_channels(tmp_path: Path) -> None:
+    """One temperature per channel lifts the core, whose scores are too confident, above the whole."""
+    random = np.random.default_rng(3)
+    for part in ("logits", "labels"):
+        (tmp_path / "data" / part).mkdir(parents=True)
+    for k in range(3):
+        whole = random.normal(scale=2, size=(32, 32))
+        core, uniform = whole - random.exponential(size=whole.shape), random.random(whole.shape)
+        masks = np.stack([uniform < 1 / (1 + np.exp(-z)) for z in (whole, core)]).astype(np.uint8)
+        np.save(tmp_path / "data" / "logits" / f"c{k}.npy", np.stack([whole, 3 * core - 4]).astype(np.float32))
+        np.save(tmp_path / "data" / "labels" / f"c{k}.npy", masks)
+    (tmp_path / "data" / "segcal.toml").write_text('activation = "sigmoid"\nclasses = ["whole", "core"]\n')
+    for command in (
+        ("fit", "--method", "ts", "--out", tmp_path / "ts"),
+        ("compare", "--methods", "ts", "--patches", "0"),
+    ):
+        said = " ".join(done(command[0], tmp_path / "data", *command[1:]).stderr.split())
+        assert "'core' lies within 'whole', but after calibration" in said
 
 
 def test_export(tmp_path: Path) -> None:

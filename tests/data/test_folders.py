@@ -212,16 +212,16 @@ def test_npz_is_decompressed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_missing_folders(tmp_path: Path) -> None:
-    assert f"'{tmp_path}/x' must exist, got nothing" in complaint(tmp_path / "x")
+    assert f"'{tmp_path}/x' does not exist" in complaint(tmp_path / "x")
     (tmp_path / "file").write_text("")
-    assert "got a file there" in complaint(tmp_path / "file")
+    assert "is a file; give a folder" in complaint(tmp_path / "file")
     assert "must hold scores as logits/NAME" in complaint(tmp_path)
     (tmp_path / "logits").mkdir()
     assert "must hold scores as logits/NAME" in complaint(tmp_path)
     save(tmp_path / "logits/a.npy", logits_of())
     assert f"are needed, got none in '{tmp_path}/labels'" in complaint(tmp_path)
     write_arrays(tmp_path)
-    assert f"the labels folder '{tmp_path}/truth' must exist" in complaint(tmp_path, labels=tmp_path / "truth")
+    assert f"the labels folder '{tmp_path}/truth' does not exist" in complaint(tmp_path, labels=tmp_path / "truth")
 
 
 def test_missing_and_double_files(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_some_have_labels(tmp_path: Path) -> None:
     save(tmp_path / "labels/c.png", labels_of())
     assert "case 'c' must have one label file, got" in complaint(tmp_path, require_labels=False)
     message = complaint(tmp_path, labels=tmp_path / "truth", require_labels=False)
-    assert f"the labels folder '{tmp_path}/truth' must exist" in message  # it was asked for
+    assert f"the labels folder '{tmp_path}/truth' does not exist" in message  # it was asked for
 
 
 def test_a_labelled_case_tells_the_class_axis_of_the_others(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_missing_pass_is_named(data: Path, tmp_path: Path) -> None:
     (data / "passes" / "001" / "case 2.npy").unlink()
     with pytest.raises(InputError, match=r"case 'case 2' must have one score file, got none at .*001"):
         open_folder(data)
-    with pytest.raises(InputError, match=r"the passes folder .* must exist"):
+    with pytest.raises(InputError, match=r"the passes folder .* does not exist"):
         open_folder(data, passes=[tmp_path / "nowhere"])
 
 

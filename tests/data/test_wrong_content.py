@@ -191,7 +191,7 @@ def test_archives_and_arrays_under_the_other_name(tmp_path: Path) -> None:
 def test_a_file_that_vanished(tmp_path: Path) -> None:
     folder = open_folder(write_arrays(tmp_path))
     (tmp_path / "logits/b.npy").unlink()
-    with pytest.raises(InputError, match=r"b.npy' must exist, but it is gone"):
+    with pytest.raises(InputError, match=r"b.npy' does not exist any more"):
         folder[1]
 
 

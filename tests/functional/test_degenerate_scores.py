@@ -39,7 +39,9 @@ def test_the_answer_is_defined(method: str, settings: dict[str, Any], name: str)
     probs = calibrator.predict_proba(torch.from_numpy(LOGITS)[None])
     assert probs.isfinite().all()
     torch.testing.assert_close(probs.sum(1), torch.ones(1, 12, 10))
-    if warning is not None:
+    if name == "a class never present" and (method, settings) == ("isotonic", {}):
+        assert not report.warnings
+    elif warning is not None:
         assert any(re.search(warning, line) for line in report.warnings), report.warnings
     if name == "one class only" and (method, settings) != ("isotonic", {}):  # the pooled function knows no classes
         assert (probs[:, 0] > 0.9).all()

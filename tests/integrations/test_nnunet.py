@@ -216,7 +216,7 @@ def test_mistakes(home: Path, tmp_path: Path) -> None:
         CalibratedLabelManager(regions, calibrator)
     with pytest.raises(InputError, match="is not a trained nnU-Net"):
         predict(calibrator, home / "images", tmp_path / "out", model=tmp_path)
-    with pytest.raises(InputError, match="must hold the weights of a fold"):
+    with pytest.raises(InputError, match="must hold the weights of a fold, does not exist"):
         predict(calibrator, home / "images", tmp_path / "out", model=home / "model", folds=[3])
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"must hold images named NAME_0000\.nii\.gz"):

@@ -118,6 +118,8 @@ def test_networks_and_functions_are_passes() -> None:
 )
 def test_unknown_passes_are_refused(wanted: Any) -> None:
     with pytest.raises(InputError, match="passes must be 'mirror'"):
+        PassRunner(wanted)
+    with pytest.raises(InputError, match="passes must be 'mirror'"):
         PassRunner([wanted])
 
 

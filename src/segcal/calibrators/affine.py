@@ -113,8 +113,8 @@ class AffineCalibrator(Calibrator):
         self._check_fitted()
         nll, pixels, everyone = 0.0, 0, torch.ones(self.num_classes, dtype=torch.float64)
         for logits, labels in pixels_of(self.stream(cases)):
-            settings = everyone.to(labels.device)[labels], self.weights, self.bias
-            nll += float(affine_sums(logits, labels, *settings, of_log=self.of_log)[0])
+            importance = everyone.to(labels.device)[labels]
+            nll += float(affine_sums(logits, labels, importance, self.weights, self.bias, of_log=self.of_log)[0])
             pixels += int((labels >= 0).sum())
         if pixels == 0:
             raise InputError("no labelled pixel to measure; check ignore_index, background and the labels")

@@ -69,7 +69,7 @@ class BinwiseTemperatureScaling(TemperatureCalibrator):
             nll_after=float(after[:, 1].sum()) / seen.pixels,
             steps=steps,
             converged=converged,
-            warnings=(*seen.doubts(self.bins), *self._doubts(alphas, sums[:, 0])),
+            warnings=(*seen.doubts(self.bins, by_class=False), *self._doubts(alphas, sums[:, 0])),
             details={
                 "edges": edges.tolist(),
                 "temperatures": (1 / applied).tolist(),

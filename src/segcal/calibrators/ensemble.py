@@ -72,7 +72,7 @@ class EnsembleTemperatureScaling(Calibrator):
             nll_after=found.nll / seen.pixels,
             steps=scaling.steps + steps,
             converged=converged and scaling.converged,
-            warnings=(*seen.doubts(3), *scaling.warnings),
+            warnings=(*seen.doubts(3, by_class=False), *scaling.warnings),
             details={
                 "temperature": temperature,
                 "weights": dict(zip(("scaled", "raw", "uniform"), weights.tolist(), strict=True)),

@@ -29,6 +29,7 @@ from segcal.functional.pooling import mixture_weights, pooled_logits
 from segcal.functional.probability import probabilities
 from segcal.functional.ridge import Choice, FoldPath, within_one_error
 from segcal.functional.temperature import likelihood
+from segcal.text import counted
 from segcal.types import Array, Image, InputError, Logits, Passes, Slab
 
 STRENGTHS = (np.inf, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
@@ -117,11 +118,12 @@ class PooledPasses(Calibrator):
     def _map(self, logits: Logits, image: Image | None = None, passes: Passes | None = None) -> Logits:
         if not self.uses_passes:
             return self.inner._map(logits)
-        members = 1 if passes is None else 1 + passes.shape[1]
-        if passes is None or members != self.weights.numel():
+        needed = self.weights.numel() - 1
+        if passes is None or passes.shape[1] != needed:
             raise InputError(
-                f"this PooledPasses needs the {self.weights.numel() - 1} passes that it was fitted with, got "
-                f"{members - 1}; give them as passes (B, K, L, *S), in the same order"
+                f"this PooledPasses needs the {counted(needed, 'pass', 'passes')} that it was fitted with, got "
+                f"{0 if passes is None else passes.shape[1]}; give them (--passes, or passes of shape (B, K, L, *S)), "
+                "in the same order"
             )
         pooled = pooled_logits(logits, passes, self.weights, self.member_temperature, keep=self.preserves_labels)
         return self.inner._map(pooled)

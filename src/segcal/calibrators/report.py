@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from string import Formatter
-from typing import Any
+from typing import Any, Literal
 
-from segcal.text import counted
+from segcal.text import both_classes, counted
 
 _MOST_LINES = 10
 """Lines of a printed report."""
@@ -83,16 +83,18 @@ class FitReport(Learned):
             *self.sentences(),
         ]
         warned = [f"warning: {text}" for text in self.warnings]
-        room = max(_MOST_LINES - len(warned), 3)
-        return "\n".join([*lines[:room], *warned][:_MOST_LINES])
+        shown = lines[: max(_MOST_LINES - len(warned), 3)]
+        if shown[-1].endswith(":"):  # nothing of this channel has room
+            shown.pop()
+        return "\n".join([*shown, *warned][:_MOST_LINES])
 
     def sentences(self, class_names: Sequence[str] = ()) -> list[str]:
-        """Return what was learned, with classes under their names if these are known."""
-        return [with_class_names(sentence, class_names) for sentence in _sentences(self.details)]
+        """Return what was learned, with classes or channels under their names if these are known."""
+        return list(_sentences(self.details, class_names))
 
 
-def with_class_names(sentence: str, class_names: Sequence[str]) -> str:
-    """Return a sentence of a fit, which knows classes by their numbers, with their names.
+def with_class_names(sentence: str, class_names: Sequence[str], kind: Literal["class", "channel"] = "class") -> str:
+    """Return a sentence of a fit, which knows classes or channels by their numbers, with their names.
 
     Examples:
         >>> with_class_names("pixels predicted as class 1 or class 2", ["field", "road"])
@@ -103,19 +105,26 @@ def with_class_names(sentence: str, class_names: Sequence[str]) -> str:
         number = int(found[1])
         return f"'{class_names[number]}'" if number < len(class_names) else found[0]
 
-    return re.sub(r"\bclass (\d{1,9})\b", named, sentence)
+    return re.sub(rf"\b{kind} (\d{{1,9}})\b", named, sentence)
 
 
-def _sentences(details: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the reason of a choice, and what was learned: in the method's own words if it has any."""
-    if "why" in details:
-        yield details["why"]
+def _sentences(details: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
+    """Yield the reason of a choice, and what was learned: in the method's own words if it has any.
+
+    One name is that of a sigmoid channel, which was fitted as two classes.
+    """
+    classes = both_classes(names[0]) if len(names) == 1 else names
+    why = details.get("why")
+    if why is not None:
+        yield why
     learned = details.get("chosen_details", details)
-    yield from learned.get("words") or _in_words(learned)
+    told = (words for words in learned.get("words") or _in_words(learned) if words != why)
+    yield from (with_class_names(words, classes) for words in told)
     for name, channel in details.items():
-        if isinstance(channel, Mapping) and name.startswith("channel "):
-            yield f"{name}:"
-            yield from _sentences(channel)
+        if isinstance(channel, Mapping) and (number := re.fullmatch(r"channel (\d{1,9})", name)):
+            own = names[int(number[1]) :][:1]
+            yield f"channel {own[0]}:" if own else f"{name}:"
+            yield from _sentences(channel, own)
 
 
 def _in_words(details: Mapping[str, Any]) -> Iterator[str]:

@@ -83,7 +83,8 @@ class ScoreCalibrator(Calibrator):
             nll_after=after / seen.pixels,
             steps=found.steps,
             converged=found.converged,
-            warnings=(*seen.doubts(0), *found.warnings),
+            # one function for all classes is what keeps the labels
+            warnings=(*seen.doubts(0, by_class=not self.preserves_labels), *found.warnings),
             details=found.details,
         )
 

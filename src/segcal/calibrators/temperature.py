@@ -301,7 +301,7 @@ class AttendedTemperatureScaling(TemperatureScaling):
             nll_after=summed_likelihood(stream, 1 / self._bounded()).nll / seen.pixels,
             steps=root.steps,
             converged=root.converged,
-            warnings=(*seen.doubts(1), *self._doubts()),
+            warnings=(*seen.doubts(1, by_class=False), *self._doubts()),
             details={"temperature": self._bounded(), "attended": int(sums(1.0)[6])},
         )
 

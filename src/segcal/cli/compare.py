@@ -51,6 +51,7 @@ def compare(
     Example: segcal compare DATA --methods ts,lts,isotonic --out results/
     """
     from segcal.calibrators.progress import fit_with_progress
+    from segcal.calibrators.report import with_class_names
     from segcal.cli.results_view import answer_of, save_results
     from segcal.cli.settings import chosen_settings, unfitted
     from segcal.evaluation.compare import PAPER, check_cases, check_names, compare_folder
@@ -87,7 +88,12 @@ def compare(
         comparison = _presented(comparison, presentation, compared, tested.path.resolve().name)
         save_results(comparison, tested, compared, output_options)
     rows = comparison.records()
-    warnings = [f"{name}: {text}" for name, c in comparison.calibrators.items() for text in c.fit_report_.warnings]
+    channels = folder.class_names or ()
+    warnings = [
+        f"{name}: {with_class_names(text, channels, 'channel')}"
+        for name, calibrator in comparison.calibrators.items()
+        for text in calibrator.fit_report_.warnings
+    ]
     failures = [f"{name} could not be fitted: {fit.failure}" for name, fit in comparison.fits.items() if fit.failure]
     return answer_of(
         comparison.results,

@@ -10,9 +10,12 @@ import typer
 from segcal.cli.console import Answer, written_file
 from segcal.cli.options import OUTPUT, ResultsFolder, option
 
+_KINDS = ("reliability", "local", "locations", "temperature", "illustration", "variation", "regions", "patch-size")
+"""Those of `segcal.report.figures`, which takes long to import."""
+
 
 def figure(
-    kind: Annotated[str, typer.Argument(help="Figure, such as reliability; any other name shows the list.")],
+    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(_KINDS)}.")],
     results: ResultsFolder,
     out: Annotated[Path, option(OUTPUT, "File to write: .pdf, .png or .svg.")],
     methods: Annotated[list[str] | None, typer.Option(help="Only these methods, in this order.")] = None,

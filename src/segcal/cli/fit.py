@@ -28,6 +28,7 @@ def fit(
     Example: segcal fit DATA --method lts --out lts/
     """
     from segcal.calibrators.progress import fit_with_progress
+    from segcal.calibrators.report import with_class_names
     from segcal.cli.settings import chosen_settings, unfitted
     from segcal.files import check_output_folder
     from segcal.training.processes import is_first_process
@@ -43,7 +44,7 @@ def fit(
     calibrator.save(out)
     report = calibrator.fit_report_
     for warning in report.warnings:
-        warn(warning)
+        warn(with_class_names(warning, folder.class_names or (), "channel"))
     content = {name: value for name, value in vars(report).items() if name != "names"}
     show = partial(print_report, method, report, out, folder.class_names or ())
     return Answer({"method": method, "out": str(out), **content}, show)

@@ -68,7 +68,7 @@ def answer_of(
     further: Mapping[str, Any] | None = None,
     below: TextTable | None = None,
 ) -> Answer:
-    """Print warnings; return ECE and NLL by region, the recommendation, and where the rest is; or everything as JSON.
+    """Print warnings; return ECE and NLL by region, the recommendation, and where the rest is; as JSON, everything.
 
     Args:
         results: What was measured.
@@ -81,13 +81,15 @@ def answer_of(
     for warning in (*results.settings["warnings"], *warnings):
         warn(warning)
 
+    recommended = recommend(results)
+    compared = {"recommendation": recommended.to_dict()} if len(results.methods) > 1 else {}
+
     def show() -> None:
-        recommended = recommend(results)
         _print_paper(results, results.table(floor=floor).only(*_SHOWN))
         _print_further(results, [*dict.fromkeys((results.baseline, recommended.method))], _MOST_STRUCTURES)
         if below is not None:
             OUT.print(below)
-        if len(results.methods) > 1:
+        if compared:
             say(str(recommended))
         say_where(options.out, options.page)
         if options.out is not None:
@@ -96,7 +98,7 @@ def answer_of(
             rest = "all metrics: save them with --out FOLDER, show them with --page FILE, or print them with --json"
             say(rest, style="dim")
 
-    return Answer(lambda: {**results.to_dict(), **(further or {})}, show)
+    return Answer(lambda: {**results.to_dict(), **compared, **(further or {})}, show)
 
 
 def print_all(results: Results, table: PaperTable, out: Path | None) -> None:

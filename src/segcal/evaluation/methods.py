@@ -20,7 +20,7 @@ from segcal.evaluation.protocol import Protocol, ProtocolSettings
 from segcal.functional.catalogue import CATALOGUE, SURFACES
 from segcal.functional.checks import check_logits, probability_doubt
 from segcal.functional.probability import two_class_logits
-from segcal.text import printable
+from segcal.text import both_classes, printable
 from segcal.types import Case, InputError, Logits
 
 if TYPE_CHECKING:  # readers of pictures are not needed to measure
@@ -240,7 +240,7 @@ def heads_of(protocol: Protocol) -> list[ExclusiveHead]:
     if protocol.activation != "sigmoid":
         return [ExclusiveHead("", protocol)]
     count = protocol.num_classes
-    pairs = [protocol.names] if count == 1 else [(f"not {name}", name) for name in protocol.names]
+    pairs = [protocol.names] if count == 1 else [both_classes(name) for name in protocol.names]
     return [
         ExclusiveHead(pair[1], replace(protocol, num_classes=2, activation="softmax", class_names=pair), k, count)
         for k, pair in enumerate(pairs)

@@ -19,7 +19,7 @@ from segcal.functional.checks import activation_of
 from segcal.regions import PATCH_SIZE, Box, LabelledCase, local_patches
 from segcal.statistics import Drawing, IntervalKind
 from segcal.tables.numbers import percent
-from segcal.text import suggestion
+from segcal.text import both_classes, suggestion
 from segcal.types import (
     LARGEST_SEED,
     MOST_BINS,
@@ -185,7 +185,7 @@ class Protocol:
     def names(self) -> tuple[str, ...]:
         """Names of the classes or channels, or of both classes of a single channel; their numbers by default."""
         names = self.class_names or tuple(str(k) for k in range(max(2, self.num_classes)))
-        return (f"not {names[0]}", names[0]) if len(names) == 1 else tuple(names)
+        return both_classes(names[0]) if len(names) == 1 else tuple(names)
 
     def drawing(self, cases: Sequence[str], groups: Sequence[str]) -> Drawing:
         """Return the bootstrap over cases or their groups."""

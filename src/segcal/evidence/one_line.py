@@ -190,8 +190,12 @@ def _heads(logits: Values, labels: Values, options: ArrayOptions) -> Iterator[tu
             check_same_space(_empty(logits), _empty(values), class_axis=axis, what=what)
     z, y = logits.reshape(outer, classes, inner), labels.reshape(outer, classes if several or soft else 1, inner)
     inside = None if mask is None else mask.reshape(outer, 1, inner)
-    for own in [slice(k, k + 1) for k in range(classes)] if several else [slice(None)]:
-        yield 2 if several else max(2, classes), _parts(z[:, own], y[:, own], inside, soft, scores, ignored)
+    if not several:
+        yield max(2, classes), _parts(z, y, inside, soft, scores, ignored)
+        return
+    for k in range(classes):
+        own = slice(k, k + 1)
+        yield 2, _parts(z[:, own], y[:, own], inside, soft, scores, ignored)
 
 
 def _parts(

@@ -121,11 +121,13 @@ def read(evidence: Evidence, names: Sequence[str] = METRICS, form: Form = "table
         "sce": sce(evidence.top if evidence.static is None else evidence.static, form),
         "accuracy": accuracy(merged),
         "miou": intersection_over_union(evidence.top, evidence.support).nanmean(dim=-1),
-        **{"nll": nll, "brier": brier, "entropy": entropy},
+        "nll": nll,
+        "brier": brier,
+        "entropy": entropy,
     }
     if "ace" in names:  # needs equal-mass bins, which some evidence has not
         found["ace"] = ace(evidence.adaptive(form), form)
-    if not {*names} <= {*found}:
+    if any(name not in found for name in names):
         found |= further_readings(evidence)
     return {**{name: found[name] for name in names}, "pixels": pixels}
 

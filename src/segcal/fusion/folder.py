@@ -104,8 +104,10 @@ def fuse_folder(
 
 def _fused(labels: list[Array], evidence: list[Array], method: FusionMethod, options: dict[str, Any]) -> Fused:
     """Fuse a slab; the evidence are the probabilities of all atlases, or their images and the target image."""
-    if not evidence:
-        return (majority_vote if method == "majority" else plurality_vote)(np.stack(labels))
+    if method == "majority":
+        return majority_vote(np.stack(labels))
+    if method == "plurality":
+        return plurality_vote(np.stack(labels))
     values = np.stack([np.asarray(array, np.float64) for array in evidence])
     if method == "svwv":
         weights = values

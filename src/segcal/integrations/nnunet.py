@@ -210,7 +210,7 @@ def predict(
     try:
         predictor.initialize_from_trained_model_folder(str(model), None if folds is None else tuple(folds), checkpoint)
     except FileNotFoundError as error:
-        raise InputError(f"'{error.filename}' must hold the weights of a fold, got nothing there") from error
+        raise InputError(f"'{error.filename}', which must hold the weights of a fold, does not exist") from error
     except Exception as error:  # nnU-Net and pickle raise almost anything for a file that is damaged or not theirs
         reason = (str(error).splitlines() or [""])[0]
         raise InputError(f"nnU-Net cannot load '{model}' ({type(error).__name__}: {reason})") from error

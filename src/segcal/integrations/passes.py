@@ -46,7 +46,7 @@ class PassRunner(nn.Module):
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__()
-        items = (wanted,) if _is_one(wanted) else () if wanted is True else tuple(wanted or ())  # type: ignore[arg-type]
+        items = _items_of(wanted)
         self.networks = nn.ModuleList(item for item in items if isinstance(item, nn.Module))
         self._default, self._passes = wanted is True, _passes_of(items)
 
@@ -57,8 +57,19 @@ class PassRunner(nn.Module):
         return torch.stack(found, dim=1) if found else None
 
 
-def _is_one(wanted: object) -> bool:
-    return isinstance(wanted, str | nn.Module) or callable(wanted)
+def _items_of(wanted: Wanted) -> Sequence[str | nn.Module | Pass]:
+    """Return what users name, one after another; nothing for True, whose passes depend on the image."""
+    if wanted is None or isinstance(wanted, bool):
+        return ()
+    if isinstance(wanted, str) or callable(wanted):  # networks are callable, too
+        return (wanted,)
+    if isinstance(wanted, Iterable):
+        return tuple(wanted)
+    raise _unknown(wanted)
+
+
+def _unknown(item: object) -> InputError:
+    return InputError(f"passes must be {_KNOWN}, networks or functions, got {item!r}")
 
 
 def _passes_of(items: Iterable[object]) -> list[Pass]:
@@ -79,7 +90,7 @@ def _passes_named(item: object) -> Iterator[Pass]:
             else:
                 yield partial(_changed, [_change_of(change) for change in str(item).split("+")])
         except ValueError as error:
-            raise InputError(f"passes must be {_KNOWN}, networks or functions, got {item!r}") from error
+            raise _unknown(item) from error
 
 
 def _change_of(text: str) -> Callable[[Run, Image], Any]:

@@ -117,11 +117,12 @@ class ContextFit:
 
         Those of a sample are made once: what a method may use is a choice among the penalties.
         """
-        free = FEATURE_RIDGES if self.many and features else (np.inf,), CLASS_RIDGES if classes else (np.inf,)
-        among = [Strengths(*strengths) for strengths in product(*free)]
+        of_features = FEATURE_RIDGES if self.many and features else (np.inf,)
+        of_classes = CLASS_RIDGES if classes else (np.inf,)
+        among = [Strengths(*strengths) for strengths in product(of_features, of_classes)]
         key = "path", self.floor, self.bounds, self.brier
         known: RidgePath | None = self.sample.fits.get(key)
-        if known is None or not {*among} <= {*known.among}:
+        if known is None or not set(among) <= set(known.among):
             start = np.zeros(1 + self.many + self.num_classes)
             start[0] = self.floor.inverse(float(np.log(self.sample.temperature)))
             known = self.sample.fits[key] = ridge_path(

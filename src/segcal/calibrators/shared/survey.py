@@ -119,15 +119,15 @@ class Survey:
         """Number of pixels to fit on."""
         return int(self.support.sum())
 
-    def doubts(self, numbers: int) -> Iterator[str]:
-        """Yield warnings about data that determine the learned numbers poorly."""
+    def doubts(self, numbers: int, *, by_class: bool = True) -> Iterator[str]:
+        """Yield warnings about data that determine the learned numbers poorly; `by_class` if classes have their own."""
         present = self.support.nonzero().squeeze(1).tolist()
         absent = (self.support == 0).nonzero().squeeze(1).tolist()
         if self.pixels < _PIXELS_PER_NUMBER * numbers:
             yield f"only {self.pixels} pixels to fit {numbers} numbers on; fit on more cases"
         if len(present) == 1 and absent:
             yield f"class {present[0]} is the only one among the labels; the others cannot be learned"
-        elif absent:
+        elif absent and by_class:
             shown = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if len(absent) > _SHOWN else "")
             yield f"no pixel to fit on is labelled {shown}; such classes cannot be learned"
         if self.all_right:

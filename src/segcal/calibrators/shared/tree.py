@@ -83,8 +83,9 @@ class TemperatureTree(nn.Module):
         is not kept at all, not even NaN is left.
         """
         with torch.no_grad():
-            for parameter in self.parameters() if share == 0 else ():
-                parameter.zero_()
+            if share == 0:
+                for parameter in self.parameters():
+                    parameter.zero_()
             of_image = () if self.of_image is None else (_learned(self.of_image),)
             leaves = tuple(values[_LEAVES] for values in _learned(self.of_logits))
             for weight, bias in (leaves, *of_image):

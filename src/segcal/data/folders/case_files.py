@@ -216,8 +216,8 @@ class CaseFiles:
         key: Key = "labels" if content == "map" else self.kind
         target, around = self.file(folder, content), np.array(outside, dtype)
         if content == "scores":
-            around = np.zeros((shape[0], *(1,) * len(shape[1:])), dtype)
-            around[0] = self.channels is None
+            around = np.zeros((shape[0], *[1] * len(shape[1:])), dtype)
+            around[0] = self.channels is None  # the background of a softmax is certain there, no channel is present
         if crop is not None:
             shape = (*shape[: -len(crop.shape)], *crop.shape)
         flat = content == "scores" and file_at(target).has_geometry and self._lacks_channel_axis(shape[1:], shape[0])

@@ -133,7 +133,7 @@ class Folder(Sequence[Case]):
             if not self.splits:
                 raise InputError(f"the split '{split}' needs '{self.path / 'splits.json'}', which does not exist")
             present = ", ".join(f"'{name}'" for name in self.splits)
-            raise InputError(f"split must be one of '{self.path / 'splits.json'}', got '{split}'; present: {present}")
+            raise InputError(f"split must be named in '{self.path / 'splits.json'}', got '{split}'; present: {present}")
         chosen = [name for name in self.splits[split] if name in self.files]
         if not chosen:
             raise InputError(f"split '{split}' must hold a case of '{self.path}', got none; add one to splits.json")

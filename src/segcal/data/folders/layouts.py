@@ -190,8 +190,9 @@ def existing(path: Path, what: str) -> Path:
             raise
         reason = _first_line(error) or type(error).__name__
         raise InputError(f"'{path}' cannot be read ({reason}); check the URL, the connection and your keys") from error
-    got = "a file" if path.exists() else "nothing"
-    raise InputError(f"the {what} folder '{path}' must exist, got {got} there; give the right {what} folder")
+    if path.exists():
+        raise InputError(f"the {what} folder '{path}' is a file; give a folder")
+    raise InputError(f"the {what} folder '{path}' does not exist")
 
 
 def _first_line(error: Exception) -> str:

@@ -149,7 +149,7 @@ def readable(path: Path) -> Iterator[None]:
     except (InputError, MemoryError):
         raise
     except FileNotFoundError as error:
-        raise InputError(f"'{path}' must exist, but it is gone; restore it or open the folder again") from error
+        raise InputError(f"'{path}' does not exist any more; restore it or open the folder again") from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _NOT_OF_THE_FILE:
             raise InputError(

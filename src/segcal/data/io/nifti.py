@@ -63,8 +63,9 @@ class Nifti(ArrayFile):
             shape = own
         else:
             axis = _likely_axis(stored, num_classes, path) if space is None else _class_axis(stored, space, path)
-            found = (stored[1:] if axis == 0 else stored[: min(axis, 3)])[::-1] if space is None else space
-            shape = (int(stored[axis]), *found)
+            if space is None:
+                space = (stored[1:] if axis == 0 else stored[: min(axis, 3)])[::-1]
+            shape = (int(stored[axis]), *space)
 
         def load() -> Array:
             values = _data(image, path).T

@@ -188,8 +188,10 @@ class CasePictures:
     def labels(self, axis: Any, kind: Kind = "truth") -> Any:
         """Draw true or predicted classes in colour; ignored pixels are grey."""
         layer, classes = self.portrait.layer(kind), self.portrait.classes
+        if layer is None:
+            return None
         palette = class_colours(max(classes, default=0) + 1)
-        return layer and self._show(axis, coloured(layer.values, [palette[c] for c in classes]))
+        return self._show(axis, coloured(layer.values, [palette[c] for c in classes]))
 
     def regions(self, shown: tuple[int, ...], axis: Any) -> Any:
         """Draw the pixels of some regions in their colour, and all others in light grey."""
@@ -208,10 +210,12 @@ class CasePictures:
         """Draw the Local patches that the slice cuts: all of them thin, or the three chosen ones with their numbers."""
         portrait = self.portrait
         place = portrait.kept[0][len(portrait.kept[0]) // 2] if len(portrait.shape) == 3 else None
-        chosen = [(patch.start, patch.stop, f" {k + 1}") for k, patch in enumerate(portrait.patches)]
+        boxes, style = [(*box, "") for box in portrait.boxes], {"color": "black", "lw": 0.6}
+        if numbered:
+            boxes = [(patch.start, patch.stop, f" {k + 1}") for k, patch in enumerate(portrait.patches)]
+            style = {"color": "white", "lw": 1.2}
         dy, dx = portrait.spacing[-2:]
-        style = {"color": "white", "lw": 1.2} if numbered else {"color": "black", "lw": 0.6}
-        for start, stop, name in chosen if numbered else [(*box, "") for box in portrait.boxes]:
+        for start, stop, name in boxes:
             if place is not None and not start[0] <= place < stop[0]:
                 continue
             (top, left), (end, right) = start[-2:], stop[-2:]

@@ -15,7 +15,7 @@ from segcal.report.colours import BAR, OVER, UNDER
 from segcal.report.figures.drawing import Request, drawn, literal
 from segcal.report.view import curve_of
 from segcal.tables.numbers import with_unit
-from segcal.types import Activation, Array, IgnoreIndex, InputError, public
+from segcal.types import Activation, Array, IgnoreIndex, InputError, check_choice, public
 
 Named: TypeAlias = Mapping[str, Values]
 
@@ -95,12 +95,15 @@ def _faded(colour: str, alphas: Array) -> list[tuple[str, float]]:
 
 def draw_reliability(request: Request) -> Any:
     """Draw accuracy against confidence with the gaps shaded and intervals drawn, above the histogram of confidence."""
-    region, label = request.region or "all", request.label
+    region, label, curves = request.region or "all", request.label, request.results.curve_frame
+    check_choice("region", region, curves["region"].unique())
+    if label:
+        check_choice("class", label, filter(None, curves["label"].unique()))
     found = {}
     for method in request.methods:
         curve = curve_of(request.results, method, region, label)
         if not len(curve):
-            raise InputError(f"no reliability diagram of region '{region}' and class '{label}'; see results.curves()")
+            raise InputError(f"{method} has no reliability diagram of region '{region}' and class '{label or 'any'}'")
         found[method] = Bins.of_sums(*curve[["count", "hit", "confidence", "low", "high"]].to_numpy(float).T)
     return side_by_side(request.pyplot, found)
 
