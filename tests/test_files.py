@@ -165,6 +165,7 @@ def test_json_there_and_back(tmp_path: Path) -> None:
         *((f'{{"value": [1.5, {text}]}}', f"{text} is not a finite number") for text in ("NaN", "-Infinity", "1e400")),
         ("{", "Expecting property name"),
         ("\xff\xfe{", "codec can't decode"),
+        ('{"labels": {"liver": 1, "liver": 2}}', "one table has the key 'liver' more than once"),
     ],
 )
 def test_unreadable_json_is_reported(tmp_path: Path, text: str, reason: str) -> None:
@@ -276,6 +277,29 @@ def test_leftovers_of_other_outputs_are_left_alone(tmp_path: Path) -> None:
     kept = {path.name for path in tmp_path.iterdir()}
     assert stay < kept
     assert not gone & kept
+
+
+@pytest.mark.parametrize("staged", [staged_folder, staged_file])
+@pytest.mark.parametrize("name", ["x" * 255, f"{'ü' * 125}.nii"])
+def test_names_as_long_as_any(tmp_path: Path, name: str, staged) -> None:
+    """For which the hidden names of unfinished output would be too long."""
+    target = tmp_path / name
+    with staged(target) as staging:
+        pass
+    staging.mkdir()  # as a killed process leaves it
+    with staged(target) as staging:
+        (staging / "part" if staged is staged_folder else staging).write_text("new")
+        with pytest.raises(InputError, match="is being written by another process"), staged(target):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", [".out.partial-01234567", ".out.old-89abcdef.npy", ".out.segcal-lock"])
+@pytest.mark.parametrize("staged", [staged_folder, staged_file])
+def test_an_output_that_the_next_run_would_remove_is_refused(tmp_path: Path, name: str, staged) -> None:
+    with pytest.raises(InputError, match="a name of unfinished output"), staged(tmp_path / name):
+        pass
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("staged", [staged_folder, staged_file])

@@ -109,6 +109,7 @@ def set_to(name: str, number: float) -> Callable[[dict[str, torch.Tensor]], None
         ("dirichlet", lambda values: values.update(bias=torch.zeros(4)), "cannot be read .*size mismatch"),
         ("dirichlet", lambda values: values.pop("bias"), "cannot be read .*Missing key"),
         ("dirichlet", lambda values: values.update(bias=values["bias"].long()), "'bias' must be torch.float64, got"),
+        ("dirichlet", lambda values: values.update(bias=values["bias"].cfloat()), "'bias' must be torch.float64, got"),
     ],
 )
 def test_values_that_cannot_be_computed_with_are_refused(

@@ -245,6 +245,12 @@ def test_unlabelled_cases_can_be_read_for_applying() -> None:
         ({"labels": np.zeros(12, np.uint8)}, "labels must have shape \\(12, 10\\)"),
         ({"labels": np.full((12, 10), 2**64 - 1, np.uint64)}, "below 2\\^63, got 18446744073709551615"),
         ({"image": np.zeros((12, 10, 3), np.float32)}, "its channels are last"),
+        ({"logits": np.zeros((3, 12, 10), np.longdouble)}, "of at most 64 bits, got dtype"),
+        ({"logits": torch.zeros(3, 12, 10).to_sparse()}, "got a tensor of layout torch.sparse_coo"),
+        ({"logits": torch.zeros(3, 12, 10, dtype=torch.complex64)}, "got dtype torch.complex64"),
+        ({"logits": torch.zeros(3, 12, 10).to(torch.float8_e5m2)}, "got dtype torch.float8_e5m2"),
+        ({"labels": torch.zeros(12, 10, device="meta")}, "got a tensor of .* on device meta"),
+        ({"labels": [[0] * 10] * 12}, "got list; give a dense"),
     ],
 )
 def test_bad_cases_are_refused_by_name(change: dict[str, Array], message: str) -> None:

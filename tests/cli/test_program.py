@@ -22,7 +22,7 @@ from segcal import cli
 from segcal.data.folders.writer import write_folder
 from support import run_commands
 from support.commands import everything, refuse, run, succeed
-from support.program import TORCHRUN, python
+from support.program import TORCHRUN, printed_by, python
 from support.scenes import simulated
 
 STRICT = {"PYTHONWARNINGS": "error", "COLUMNS": "200"}
@@ -56,6 +56,21 @@ def test_a_reader_that_has_had_enough_is_no_mistake(data: Path, monkeypatch: pyt
     assert result.exit_code == 1
     assert result.stderr == ""
     assert segcal.load(data.parent / "ts").fitted
+
+
+@pytest.mark.parametrize(("flags", "summary"), [(("-O",), "Divide the logits"), (("-OO",), "No description")])
+def test_program_without_assertions_and_docstrings(flags: tuple[str, ...], summary: str) -> None:
+    for arguments in (["--json"], ["lts"]):
+        assert summary in printed_by(*flags, "-m", "segcal", "methods", *arguments)
+
+
+def test_program_without_a_compiler(data: Path) -> None:
+    """As for measuring coverage: the plain forms run, instead of kernels as loops of Python."""
+    out = [data.parent / name for name in ("compiled", "plain")]
+    for place, disabled in zip(out, ("0", "1"), strict=True):
+        printed_by("-m", "segcal", "fit", data, "--method", "ts", "--out", place, NUMBA_DISABLE_JIT=disabled)
+    compiled, plain = (segcal.load(place).inverse_temperature for place in out)
+    torch.testing.assert_close(plain, compiled)
 
 
 def test_program_runs(data: Path, tmp_path: Path) -> None:

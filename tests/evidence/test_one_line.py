@@ -243,3 +243,13 @@ def test_sigmoid_channels_are_those_of_the_suite() -> None:
 def test_labels_of_channels_need_their_axis() -> None:
     with pytest.raises(InputError, match=r"labels of sigmoid channels must have the shape \(2, 3, 4, 5\)"):
         one_line.ece(np.zeros((2, 3, 4, 5)), np.zeros((2, 4, 5), int), activation="sigmoid")
+
+
+@pytest.mark.parametrize(
+    "wrong", [[[[0, 1]]], np.zeros((1, 2, 3), np.longdouble), torch.zeros(1, 2, 3).to_sparse(), None]
+)
+def test_anything_but_arrays_of_numbers_is_refused(wrong: Any) -> None:
+    logits, labels = torch.randn(1, 2, 3), torch.zeros(1, 3, dtype=torch.int64)
+    for change in ({"logits": wrong}, {"labels": wrong}, *([] if wrong is None else [{"mask": wrong}])):
+        with pytest.raises(InputError, match="arrays must hold real numbers"):
+            segcal.ece(**{"logits": logits, "labels": labels, **change})

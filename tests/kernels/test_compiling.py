@@ -17,9 +17,10 @@ from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
+import torch
 
 from segcal.kernels.cpu import compiling
-from segcal.kernels.cpu.compiling import compiled, run_all
+from segcal.kernels.cpu.compiling import as_numpy, compiled, run_all
 from support.program import python
 
 SOURCE = "def double(x):\n    return 2 * x\n"
@@ -226,3 +227,9 @@ def test_a_signal_at_any_moment_ends_the_program(what: str, sent: signal.Signals
     finally:
         for program in programs:
             program.kill()
+
+
+def test_tensors_that_are_negated_when_they_are_read() -> None:
+    values = torch._neg_view(torch.arange(3.0))
+    assert values.is_neg()
+    np.testing.assert_array_equal(as_numpy(values), [0, -1, -2])

@@ -124,11 +124,11 @@ def read_values(folder: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
 def fill(calibrator: nn.Module, values: Mapping[str, Tensor], folder: Path) -> None:
     """Give a calibrator its learned values; raise unless names, shapes and kinds of numbers are as it expects."""
     with _readable(folder):
-        calibrator.load_state_dict(dict(values))
-        for name, value in calibrator.state_dict().items():
-            own = values[name]
-            if not own.is_meta and own.is_floating_point() != value.is_floating_point():
+        for name, value in calibrator.state_dict().items():  # PyTorch would convert, and warn of complex numbers
+            own = values.get(name, value)
+            if not own.is_meta and (own.is_complex() or own.is_floating_point() != value.is_floating_point()):
                 raise TypeError(f"'{name}' must be {value.dtype}, got {own.dtype}")
+        calibrator.load_state_dict(dict(values))
 
 
 def check_values(values: Mapping[str, Tensor], reason: str | None, folder: Path) -> None:

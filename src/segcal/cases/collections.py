@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.functional.arrays import to_tensor
+from segcal.functional.arrays import check_numbers, to_tensor
 from segcal.functional.checks import activation_of, check_same_space, class_axis_remedy
 from segcal.functional.soft import rater_labels
 from segcal.types import Activation, Array, Case, InputError, Lazy, public
@@ -50,8 +50,15 @@ def not_a_case(item: object) -> InputError:
     )
 
 
+def check_case(case: Case) -> None:
+    """Raise unless logits, labels and image are arrays of numbers; passes may have to be read first."""
+    for values in (case.logits, *(each for each in (case.labels, case.image) if each is not None)):
+        check_numbers(values)
+
+
 def check_shape(case: Case, num_classes: int) -> None:
     """Raise unless the logits are `[L, *S]` with pixels, the labels `[*S]` and the image `[C, *S]`."""
+    check_case(case)
     shape = tuple(case.logits.shape)
     if len(shape) < 2 or shape[0] != num_classes or 0 in shape:
         raise InputError(
@@ -62,6 +69,7 @@ def check_shape(case: Case, num_classes: int) -> None:
         logits, labels = (torch.empty(tuple(values.shape), device="meta") for values in (case.logits, case.labels))
         check_same_space(logits, labels, class_axis=0, of=f"case '{case.name}'")
     for number, scores in enumerate(case.each_pass):
+        check_numbers(scores)
         if tuple(scores.shape) != shape:
             raise InputError(
                 f"passes must have shape (K, {', '.join(map(str, shape))}) to match the logits, got "
@@ -87,6 +95,7 @@ def cases_of(given: Iterable[Case | Pair]) -> Iterator[Case]:
     """
     for number, item in enumerate(given):
         if isinstance(item, Case):
+            check_case(item)
             yield item
             continue
         if not (isinstance(item, tuple | list) and len(item) == 2):

@@ -65,5 +65,5 @@ def _description(method: str) -> list[str]:
     """Return the paragraphs of a method's docstring above its arguments."""
     from segcal.calibrators import create
 
-    text = inspect.cleandoc(type(create(method, num_classes=2)).__doc__ or "")
+    text = inspect.cleandoc(type(create(method, num_classes=2)).__doc__ or "No description, as Python runs with -OO.")
     return [" ".join(each.split()) for each in text.partition("Args:\n")[0].split("\n\n") if each.strip()]

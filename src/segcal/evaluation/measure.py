@@ -34,7 +34,7 @@ from segcal.evaluation.protocol import Protocol, majority_class
 from segcal.evidence import Evidence, Histogram, Pixels, PixelStore, describe, read
 from segcal.evidence.statistic import OccupiedCells, count_class_cells, empty_cells, take_cells
 from segcal.functional import counting
-from segcal.functional.arrays import to_tensor
+from segcal.functional.arrays import to_array, to_tensor
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
 from segcal.functional.checks import IGNORED, ignored_labels
 from segcal.functional.counting import positions
@@ -199,7 +199,7 @@ def _unnamed_background(case: Case, protocol: Protocol) -> int | None:
     """Return the class that covers most of the first case where no background is named; channels have none."""
     if protocol.background is not None or protocol.activation == "sigmoid" or case.labels is None:
         return None
-    labels = np.asarray(to_tensor(case.labels))  # checked when the case is measured
+    labels = to_array(to_tensor(case.labels))  # checked when the case is measured
     known = (labels >= 0) & (labels < protocol.num_classes) & ~np.isin(labels, ignored_labels(protocol.ignore_index))
     return majority_class(np.bincount(labels[known].astype(np.int64), minlength=protocol.num_classes))
 

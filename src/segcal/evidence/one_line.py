@@ -22,7 +22,7 @@ from segcal.evidence.readings import read
 from segcal.evidence.scores import Scores, check_scores, logits_of
 from segcal.evidence.statistic import Evidence, Form, Histogram, equal_edges
 from segcal.functional import counting
-from segcal.functional.arrays import to_tensor
+from segcal.functional.arrays import check_numbers, to_tensor
 from segcal.functional.checks import (
     activation_of,
     check_labels,
@@ -168,6 +168,8 @@ Parts: TypeAlias = Iterator[tuple[Tensor, Tensor]]
 
 def _heads(logits: Values, labels: Values, options: ArrayOptions) -> Iterator[tuple[int, Parts]]:
     """Yield the number of classes and the pixels of a softmax, or those of each sigmoid channel."""
+    for values in (logits, labels, *([] if options.get("mask") is None else [options["mask"]])):
+        check_numbers(values)
     scores, mask, shape = check_scores(options.get("scores", "logits")), options.get("mask"), tuple(logits.shape)
     class_axis, ignored = options.get("class_axis", 1), options.get("ignore_index")
     if not -len(shape) <= class_axis < len(shape):

@@ -7,6 +7,7 @@ the new one. The next process that writes the same output removes, or puts back,
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -21,6 +22,12 @@ from filelock import FileLock, Timeout
 from segcal.files.guards import list_files, refuse_foreign, refuse_foreign_file, refuse_url, resolved, sign, stranger_in
 from segcal.files.reading import refuse_special
 from segcal.types import InputError
+
+_LONGEST = 255
+"""Bytes of the longest name of a file."""
+
+_TEMPORARY = re.compile(r"\..+\.((partial|old)-[0-9a-f]{8}(\..*)?|segcal-lock)")
+"""Names under which nothing lasts."""
 
 _staged: set[Path] = set()
 """Folders that this process is writing; what is written inside them is locked, synchronised and published with them."""
@@ -98,7 +105,9 @@ def exclusive(target: Path, what: str) -> Iterator[None]:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield
         return
-    lock = FileLock(target.parent / f".{target.name}.segcal-lock", timeout=0, thread_local=False)
+    if _TEMPORARY.fullmatch(target.name):
+        raise InputError(f"'{target}' has a name of unfinished output, which the next run removes; choose another name")
+    lock = FileLock(_hidden(target, "segcal-lock"), timeout=0, thread_local=False)
     try:
         try:
             _take(lock, target, what)
@@ -149,7 +158,17 @@ def remove_folder(path: Path) -> None:
 
 def temporary_name(target: Path, suffix: str = "") -> Path:
     """Return a name for what becomes `target`; known before it exists, so that a signal never leaves it behind."""
-    return target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}{suffix}")
+    return _hidden(target, f"partial-{secrets.token_hex(4)}{suffix}")
+
+
+def _hidden(target: Path, ending: str) -> Path:
+    """Return a hidden name beside an output: with its own name or, where that would be too long, a hash of it."""
+    own = target.with_name(f".{target.name}.{ending}")
+    return own if len(os.fsencode(own.name)) <= _LONGEST else target.with_name(f".{_hash(target)}.{ending}")
+
+
+def _hash(target: Path) -> str:
+    return hashlib.sha256(os.fsencode(target.name)).hexdigest()[:32]
 
 
 def sync(path: Path) -> None:
@@ -196,7 +215,7 @@ def _publish(staging: Path, target: Path, check: Callable[[Path], None]) -> None
     if durable:
         for path in (*staging.rglob("*"), staging):
             sync(path)
-    aside = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
+    aside = _hidden(target, f"old-{secrets.token_hex(4)}")
     try:
         if staging.is_dir() and target.exists():
             target.rename(aside)
@@ -232,9 +251,9 @@ def _is_staged(target: Path) -> bool:
 
 def _collect_leftovers(target: Path) -> None:
     """Remove what a killed process left of this output; put back the old one if the new one did not follow."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.(partial|old)-[0-9a-f]{{8}}(\..*)?")
-    for path in [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]:
-        if path.name.startswith(f".{target.name}.old-") and not target.exists():
+    pattern = re.compile(rf"\.({re.escape(target.name)}|{_hash(target)})\.(partial|old)-[0-9a-f]{{8}}(\..*)?")
+    for path, kind in [(path, found[2]) for path in target.parent.iterdir() if (found := pattern.fullmatch(path.name))]:
+        if kind == "old" and not target.exists():
             path.rename(target)
         else:
             _remove(path)

@@ -1,4 +1,4 @@
-"""The one reader of JSON and TOML: regular files only, of limited size and depth, without NaN or infinity.
+"""The one reader of JSON and TOML: regular files only, of limited size and depth, without NaN, infinity or keys twice.
 
 A schema (`Kind`) says what each value in such a file must be; `problem` finds the first one that is something else.
 """
@@ -12,6 +12,7 @@ import re
 import stat
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,9 +37,10 @@ _LARGEST_WHOLE = 1 << 63
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; raise if it is missing or broken, or holds a number that is not finite."""
+    """Return the content of a JSON file; raise if it is missing or broken, or has NaN, infinity or a key twice."""
     try:
-        return _shallow(json.loads(read_text(path), parse_constant=_finite, parse_float=_finite))
+        text = read_text(path)
+        return _shallow(json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_table))
     except FileNotFoundError as error:
         raise InputError(f"'{path}' is missing; is '{path.parent}' the right folder?") from error
     except (ValueError, OSError, RecursionError) as error:
@@ -101,6 +103,15 @@ def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text} is not a finite number")
     return number
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a table of a JSON file, of which Python would keep the last of several values under one key."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"one table has the key {_short(key)} more than once")
+    return found
 
 
 def _shallow(content: Any) -> Any:

@@ -15,16 +15,17 @@ from segcal.types import Array, InputError
 
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 _LARGEST = np.iinfo(np.int64).max
+_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+_REAL = {torch.bool, *_WHOLE, torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _SHARED_FILE, _ALIGNMENT = 1 << 28, 64
 """Bytes of a temporary file that several arrays share, of which only those that are written take space on the disk."""
 
 
 def to_tensor(values: Array | Tensor) -> Tensor:
     """Return an array as a tensor in native byte order: a copy of what is on disk, the same memory otherwise."""
+    check_numbers(values)
     if isinstance(values, Tensor):
-        return values.detach()
-    if values.dtype.kind not in "biuf":
-        raise InputError(f"arrays must hold numbers, got dtype {values.dtype}; save them as numbers")
+        return values.detach().resolve_neg()
     native = values.dtype.newbyteorder("=")
     wanted = np.dtype(_WIDER.get(native, native))
     if _is_shareable(values, wanted):
@@ -34,6 +35,19 @@ def to_tensor(values: Array | Tensor) -> Tensor:
         raise InputError(f"whole numbers must be below 2^63, got {read.max()}; correct the labels")
     release_pages(values)
     return torch.from_numpy(read.astype(wanted, copy=False))
+
+
+def check_numbers(values: object) -> None:
+    """Raise unless values are an array, or a dense tensor, of real numbers of at most 64 bits."""
+    dtype = getattr(values, "dtype", None)
+    numbers = dtype.kind in "biuf" and dtype.itemsize <= 8 if isinstance(dtype, np.dtype) else dtype in _REAL
+    got = type(values).__name__ if dtype is None else f"dtype {dtype}"
+    if isinstance(values, Tensor) and (values.layout != torch.strided or values.is_meta):
+        numbers, got = False, f"a tensor of layout {values.layout} on device {values.device}"
+    if not numbers:
+        raise InputError(
+            f"arrays must hold real numbers of at most 64 bits, got {got}; give a dense array or tensor of such numbers"
+        )
 
 
 def to_array(values: Array | Tensor) -> Array:

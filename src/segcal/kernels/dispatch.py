@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -228,5 +229,7 @@ def _module(engine: Engine, name: str) -> Any:
     """Import the kernels of a functional module, if the engine has any."""
     if engine == "triton" and importlib.util.find_spec("triton") is None:
         return None  # PyTorch for CUDA brings it along on Linux only
+    if engine == "cpu" and os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return None  # Python would run the loops of the kernels itself
     path = f"segcal.kernels.{engine}.{name}"
     return importlib.import_module(path) if importlib.util.find_spec(path) else None

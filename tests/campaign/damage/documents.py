@@ -33,10 +33,14 @@ SETTINGS = ("geometry", "num_classes", "class_names", "background", "group", "sp
 
 def damage_json(draw: DrawFn, content: bytes) -> bytes:
     """Return a JSON document with one structural change, perhaps one that JSON does not allow."""
-    if draw(st.integers(0, 19)) == 19:
+    kind = draw(st.integers(0, 19))
+    if kind == 19:
         whole = (b"null", b"[]", b"{}", b"3", b'"x"', b"\xff\xfe{}", b"\xef\xbb\xbf" + content, content * 2)
         return draw(st.sampled_from((*whole, b"[" * 100_000, b'{"a":' * 20_000)))
     document = json.loads(content)
+    if kind == 18 and isinstance(document, dict) and document:  # a key twice, of which Python takes the last value
+        key, value = json.dumps(draw(st.sampled_from(list(document)))), json.dumps(draw(ODD))
+        return content.replace(b"{", f"{{{key}: {value}, ".encode("utf-8", "replace"), 1)
     damage_node(draw, document)
     text = json.dumps(document, indent=draw(st.sampled_from((None, 1))), ensure_ascii=draw(st.booleans()))
     return text.encode("utf-8", "replace")

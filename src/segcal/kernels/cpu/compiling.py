@@ -221,7 +221,7 @@ def as_numpy(values: Tensor) -> Array:
     """Return a tensor as a contiguous array, without a copy where memory order and precision allow."""
     if values.dtype in (torch.float16, torch.bfloat16):
         values = values.float()
-    return values.detach().contiguous().numpy()
+    return values.detach().contiguous().resolve_neg().numpy()
 
 
 def as_float32(values: Tensor) -> Array:
