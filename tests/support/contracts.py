@@ -389,7 +389,7 @@ def _is_trained(s: Subject) -> bool:
 
 
 def _tells_classes_apart(s: Subject) -> bool:
-    """Whether a class without a pixel, or too few pixels, leave something undetermined."""
+    """Whether a single class, or too few pixels, leave something undetermined."""
     return not s.fitted.preserves_labels or s.fitted.method in ("ets", "bts", "ats")
 
 
@@ -398,7 +398,7 @@ CHECKS |= {
     for name, check in {
         "only_one_class": _labelled(lambda case: np.full_like(np.asarray(case.labels), 1), _tells_classes_apart),
         "a_class_never_present": _labelled(
-            lambda case: np.minimum(np.asarray(case.labels), CLASSES - 2), _tells_classes_apart
+            lambda case: np.minimum(np.asarray(case.labels), CLASSES - 2), lambda s: not s.fitted.preserves_labels
         ),
         "all_right": _labelled(lambda case: np.asarray(case.logits).argmax(0), lambda s: not _is_trained(s)),
         "all_wrong": _labelled(lambda case: np.asarray(case.logits).argmin(0), lambda s: not _is_trained(s)),
