@@ -26,7 +26,7 @@ DEFAULT = {
     3: ("mirror:2", "mirror:1", "mirror:0", "mirror:1,2", "mirror:0,2", "mirror:0,1", "mirror:0,1,2"),
 }
 """The passes of `passes=True` by the number of spatial axes: the smallest of the sets that were measured with most of
-the gain (docs/results/passes.md). Other sizes of a volume are of no use there, other sizes of a picture are."""
+the gain (docs/results/passes.md). 0.75 and 1.25 of the size were of no use to a volume."""
 _DROPOUTS = 8
 _LARGEST_STRIDE = 32
 _KNOWN = (
