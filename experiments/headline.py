@@ -77,7 +77,8 @@ def _pictures() -> Iterator[tuple[str, Mapping[str, Score]]]:
 def _volumes() -> Iterator[tuple[str, Mapping[str, Score]]]:
     for measured in volumes.unpack(volumes.MEASURED):
         if measured.job.seed == 0:
-            own = measured.rows[measured.rows["region"] == "all"]
+            rows = measured.rows["labelled"].images
+            own = rows[rows["region"] == "all"]
             nll = own[own["metric"] == "nll"].groupby("method")["value"].mean()
             yield _TASKS_3D[measured.job.preset], _scores(nll, _mean_ece(own))
 

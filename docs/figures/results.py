@@ -67,7 +67,8 @@ def relative_3d() -> pd.DataFrame:
     """Return the mean NLL over volumes, in % of that of TS, by method and task."""
     found = {}
     for measured in volumes.unpack(volumes.MEASURED):
-        rows = measured.rows[(measured.rows["metric"] == "nll") & (measured.rows["region"] == "all")]
+        rows = measured.rows["labelled"].images
+        rows = rows[(rows["metric"] == "nll") & (rows["region"] == "all")]
         nll = rows.groupby("method")["value"].mean()
         found[f"{measured.job.preset}, seed {measured.job.seed}"] = 100 * (nll / nll["TS"] - 1)
     return pd.DataFrame(found)

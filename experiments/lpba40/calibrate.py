@@ -19,6 +19,7 @@ from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import Job
 from segcal import evaluate
 from segcal.calibrators import Calibrator, methods
+from segcal.evaluation.protocol import PatchRule
 from segcal.files import staged_file, write_json
 from segcal.regions import local_patch_size
 from segcal.training.processes import choose_device
@@ -34,6 +35,10 @@ METHODS = (UNCALIBRATED, *_FIRST, *(name for name in NAMES if name not in _FIRST
 """Methods measured by default: the rows of the paper's table and `cts` first, what takes longest last."""
 
 ROWS, PATCHES, REPORT = "rows.csv.gz", "patches.csv.gz", "report.json"
+RULES: Mapping[PatchRule, str] = {"labelled": "", "paper": "every-patch"}
+"""Folders, below that of a method, of what is measured with each rule for the *Local* patches that count."""
+PAPERS_FORM = (UNCALIBRATED, "ts", *SCHEDULE)
+"""Methods that are measured with the paper's rule too."""
 _REPETITIONS = 2  # intervals are taken over all folds, when tables are made
 
 
@@ -66,10 +71,13 @@ def calibrate(
     fit, check, test = (_cases(job, fold, data, scratch, each) for each in (parts.fit, parts.validation, parts.test))
     calibrator = None if method == UNCALIBRATED else fitted(job, method, fit, check, about, device)
     ready = perf_counter()
-    results = evaluate(test, {title: calibrator}, **about, patch_size=size, seed=0, repetitions=_REPETITIONS)
+    settings: dict[str, Any] = {**about, "patch_size": size, "seed": 0, "repetitions": _REPETITIONS}
+    for rule, part in RULES.items():
+        if rule == "labelled" or method in PAPERS_FORM:
+            results = evaluate(test, {title: calibrator}, **settings, patch_rule=rule)
+            _write(results.to_frame(), folder / part / ROWS)
+            _write(results.patches(), folder / part / PATCHES)
     changed = (0, 0) if calibrator is None else count_changes(test, {title: calibrator})[title]
-    _write(results.to_frame(), folder / ROWS)
-    _write(results.patches(), folder / PATCHES)
     if calibrator is not None:
         calibrator.save(folder / "calibrator")
     report = None if calibrator is None else asdict(calibrator.fit_report_)
@@ -77,7 +85,7 @@ def calibrate(
     seconds = {"fit": ready - started, "measure": perf_counter() - ready}
     with staged_file(folder / REPORT) as file:  # last: its presence says that all is done
         write_json(file, {**content, "changed": changed, "seconds": seconds, "report": report, **versions()})
-    nll = results.to_frame().query("metric == 'nll' and region == 'all'")["value"].mean()
+    nll = results.to_frame().query("metric == 'nll' and region == 'all'")["value"].mean()  # whatever patches count
     print(
         f"{job.name}, fold {fold}.{half}, {title}: NLL {nll:.4f}, fitted in {seconds['fit']:.1f} s, "
         f"measured in {seconds['measure']:.1f} s, labels changed {changed[0]:,}",

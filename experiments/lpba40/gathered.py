@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from experiments import archive
-from experiments.lpba40.calibrate import PATCHES, REPORT, ROWS
+from experiments.lpba40.calibrate import PATCHES, REPORT, ROWS, RULES
 from experiments.lpba40.network import LOG
 from experiments.lpba40.recipes import PRESETS, Job
+from segcal.evaluation.protocol import PatchRule
 from segcal.files import read_json, write_json
 from segcal.types import InputError
 
@@ -26,21 +27,31 @@ _OF_FIT = ("fold", "calibration", "method", "patch_size", "changed")
 _CHOICES = ("chosen", "share")
 
 
+class Rows(NamedTuple):
+    """Metrics of volumes and patches.
+
+    Attributes:
+        images: A row for each volume, method, region and metric.
+        patches: The same for the *Local* patches.
+    """
+
+    images: pd.DataFrame
+    patches: pd.DataFrame
+
+
 @dataclass(frozen=True)
 class Measured:
     """Everything that the tables of one job are made from.
 
     Attributes:
         job: The job.
-        rows: A row for each volume, method, region and metric.
-        patches: The same for the *Local* patches.
+        rows: Metrics with each rule for the patches that count.
         fits: One entry for each method and calibration fold: labels changed, seconds and what was chosen.
         networks: One entry for each network: its Dice score, training time and split.
     """
 
     job: Job
-    rows: pd.DataFrame
-    patches: pd.DataFrame
+    rows: Mapping[PatchRule, Rows]
     fits: Sequence[Mapping[str, Any]]
     networks: Sequence[Mapping[str, Any]]
 
@@ -60,8 +71,10 @@ def pack(measured: Measured, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        measured.rows.to_csv(folder / _IMAGES, index=False)
-        measured.patches.to_csv(folder / _OF_PATCHES, index=False)
+        for rule, rows in measured.rows.items():
+            (folder / RULES[rule]).mkdir(exist_ok=True)
+            rows.images.to_csv(folder / RULES[rule] / _IMAGES, index=False)
+            rows.patches.to_csv(folder / RULES[rule] / _OF_PATCHES, index=False)
         write_json(folder / _ABOUT, {"job": asdict(measured.job), "fits": measured.fits, "networks": measured.networks})
         archive.pack(folder, path)
 
@@ -79,16 +92,22 @@ def _unpacked(path: Path) -> Measured:
         folder = Path(name) / "job"
         archive.unpack(path, folder)
         about = read_json(folder / _ABOUT)
-        rows, patches = (_read(folder / table) for table in (_IMAGES, _OF_PATCHES))
-    return Measured(Job(**about["job"]), rows, patches, about["fits"], about["networks"])
+        rows = {
+            rule: Rows(*(_read(folder / part / table) for table in (_IMAGES, _OF_PATCHES)))
+            for rule, part in RULES.items()
+            if (folder / part / _IMAGES).exists()
+        }
+    return Measured(Job(**about["job"]), rows, about["fits"], about["networks"])
 
 
 def _gathered(out: Path, job: Job, reports: Sequence[Path]) -> Measured:
-    rows, patches = (
-        pd.concat([_read(path.with_name(name)) for path in reports], ignore_index=True) for name in (ROWS, PATCHES)
-    )
+    rows = dict[PatchRule, Rows]()
+    for rule, part in RULES.items():
+        if folders := [path.parent / part for path in reports if (path.parent / part / ROWS).exists()]:
+            tables = (pd.concat([_read(own / name) for own in folders], ignore_index=True) for name in (ROWS, PATCHES))
+            rows[rule] = Rows(*tables)
     networks = [_network(read_json(path)) for path in sorted((out / job.name).glob(f"fold-*/{LOG}"))]
-    return Measured(job, rows, patches, [_fit(read_json(path)) for path in reports], networks)
+    return Measured(job, rows, [_fit(read_json(path)) for path in reports], networks)
 
 
 def _fit(report: Mapping[str, Any]) -> dict[str, Any]:

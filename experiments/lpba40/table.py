@@ -13,6 +13,7 @@ from experiments.beside_paper import lines, markdown, mean_with_interval
 from experiments.lpba40.calibrate import METHODS, title_of
 from experiments.lpba40.gathered import Measured
 from experiments.lpba40.recipes import Job
+from segcal.evaluation.protocol import PatchRule
 from segcal.evaluation.results import Results
 from segcal.statistics import Test
 from segcal.types import Array
@@ -30,7 +31,7 @@ def tables(measured: Sequence[Measured], test: Test = "wilcoxon") -> str:
 
 
 def _of_preset(measured: Sequence[Measured], test: Test) -> list[str]:
-    found, parts = {one.job: _results(one) for one in measured}, []
+    found, parts = {one.job: _results(one, "labelled") for one in measured}, []
     for one in measured:
         results = found[one.job]
         count = results.frame["case"].nunique()
@@ -40,17 +41,21 @@ def _of_preset(measured: Sequence[Measured], test: Test) -> list[str]:
         experiment = "lpba40" if one.job.preset == "lpba40" else None
         parts.append(markdown(results, reference=_REFERENCE, experiment=experiment, test=test))
         parts += [_intervals(results), *_differences(results)]
+        if "paper" in one.rows:
+            own = markdown(_results(one, "paper"), reference=None, metrics=("ece",), quality=False, test=test)
+            parts += ["With every Local patch, as in the paper:", own]
         parts.append(_costs(one.fits))
     return [*parts, *_over_seeds(found)]
 
 
-def _results(measured: Measured) -> Results:
+def _results(measured: Measured, rule: PatchRule) -> Results:
     """Join the calibration folds of a job; methods that were not measured on all of its volumes are left out."""
-    counts = measured.rows.dropna(subset=["value"]).groupby("method")["case"].nunique()
+    images, patches = measured.rows[rule]
+    counts = images.dropna(subset=["value"]).groupby("method")["case"].nunique()
     done = set(counts[counts == counts.max()].index)
     named = dict.fromkeys(title_of(method) for method in (*METHODS, *(fit["method"] for fit in measured.fits)))
     kept = [title for title in named if title in done]
-    rows, patches = (frame[frame["method"].isin(kept)] for frame in (measured.rows, measured.patches))
+    rows, patches = (frame[frame["method"].isin(kept)] for frame in (images, patches))
     settings = {"methods": kept, "patch_size": measured.fits[0]["patch_size"], "repetitions": 1000, "seed": 0}
     cases, none = pd.DataFrame({"case": rows["case"].unique(), "group": ""}), pd.DataFrame()
     return Results(

@@ -14,7 +14,8 @@ import torch
 from experiments.beside_paper import paper_numbers
 from experiments.lpba40 import recipes
 from experiments.lpba40.__main__ import main
-from experiments.lpba40.calibrate import METHODS, ROWS, title_of
+from experiments.lpba40.calibrate import METHODS, PAPERS_FORM, ROWS, title_of
+from experiments.lpba40.gathered import gather
 from experiments.lpba40.network import OUTSIDE, mean_dice
 from experiments.lpba40.prepared import PreparedFolder
 from experiments.lpba40.recipes import PRESETS, Job
@@ -89,11 +90,40 @@ def test_both_forms_of_ibts_and_lts_are_measured(finished: Path) -> None:
     assert title_of("ibts-paper") == "IBTS (paper's schedule)"
 
 
+def test_the_papers_form_is_measured_on_every_patch_too(finished: Path) -> None:
+    assert [method for method in METHODS if method in PAPERS_FORM] == ["uc", "ts", "ibts-paper", "lts-paper"]
+    for measured in gather(finished / "out"):
+        default, every = (measured.rows[rule] for rule in ("labelled", "paper"))
+        assert set(every.images["method"]) <= {"UC", "TS", "IBTS (paper's schedule)"}
+        keys = ["case", "method", "patch", "metric"]
+        both = default.patches.merge(every.patches, on=keys, suffixes=("", "_every"))
+        kept = both[both["value"].notna()]
+        assert len(kept) > 0
+        np.testing.assert_array_equal(kept["value"], kept["value_every"])
+        assert (both["value_every"].notna() >= both["value"].notna()).all()
+        local = default.images["region"].str.startswith("local")
+        assert (
+            default.images[~local & default.images["method"].isin(["UC", "TS"])]
+            .reset_index(drop=True)
+            .equals(
+                every.images[
+                    ~every.images["region"].str.startswith("local") & every.images["method"].isin(["UC", "TS"])
+                ].reset_index(drop=True)
+            )
+        )
+
+
 def test_the_table_shows_every_method_and_seed(finished: Path, capsys: Captured) -> None:
     assert main(["table", "--out", str(finished / "out")]) == 0
     text = capsys.readouterr().out
     assert text.strip() == (finished / "out" / "tables.md").read_text().strip()
-    for expected in ("## hippocampus-small-seed1: 8 volumes", "| Minus TS |", "seeds 0 / 1", "Networks: Dice 0."):
+    for expected in (
+        "## hippocampus-small-seed1: 8 volumes",
+        "| Minus TS |",
+        "seeds 0 / 1",
+        "Networks: Dice 0.",
+        "With every Local patch, as in the paper:",
+    ):
         assert expected in text
     assert "| LTS |" not in text.partition("| fit, s |")[0], "it was not measured on all volumes"
     folder = finished / "out" / "hippocampus-small-seed0"

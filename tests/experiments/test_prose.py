@@ -80,7 +80,7 @@ def rows_against_ts() -> list[str]:
 @cache
 def mean_nll() -> list[pd.Series]:
     """Return the mean NLL over volumes by method, for seed 0 and seed 1 of each data set."""
-    rows = [measured.rows for measured in unpack(MEASURED)]
+    rows = [measured.rows["labelled"].images for measured in unpack(MEASURED)]
     return [own[(own.region == "all") & (own.metric == "nll")].groupby("method")["value"].mean() for own in rows]
 
 

@@ -30,7 +30,8 @@ class Recorder:
 
     Args:
         network: Module that maps tensors to one tensor.
-        compiled: Compile the module before recording, which fuses kernels.
+        compiled: Compile the module for the first shape before recording, which fuses kernels. Compiling takes minutes,
+            which further shapes do not repay.
     """
 
     def __init__(self, network: nn.Module, *, compiled: bool = False) -> None:
@@ -57,11 +58,11 @@ class Recorder:
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         kept = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         half, stream = torch.is_autocast_enabled("cuda"), torch.cuda.current_stream()
-        samples = tuple(values.clone() for values in inputs)
+        samples, compiled = tuple(values.clone() for values in inputs), self.compiled and not self.recorded
         with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), enabled=half, cache_enabled=False):
             try:
                 with _undisturbed():
-                    recorded = torch.cuda.make_graphed_callables(_Pass(self.network, self.compiled), samples)
+                    recorded = torch.cuda.make_graphed_callables(_Pass(self.network, compiled), samples)
             except RuntimeError:  # a genuine error will recur when the module runs as it is
                 recorded, self.failed = self.network, True
                 _leave(stream)
