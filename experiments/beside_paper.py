@@ -18,6 +18,8 @@ from segcal.types import Array, InputError
 
 AS_PRINTED = " (preset paper)"
 """Suffix of IBTS and LTS in the paper's form, where segcal's form is in the same table."""
+CITED = " (cited)"
+"""Part of the name of a training loss with the settings of the code that the paper cites."""
 _PAPER = Path(__file__).with_name("paper.csv")
 _REGION_TITLES = tuple(region.title for region in REGIONS.values())
 
@@ -96,7 +98,8 @@ def markdown(
         rows = []
         for method in results.methods:
             ours = [str(table.cells.get((method, metric, region), "-")) for region in REGIONS]
-            theirs = [paper.get((method.removesuffix(AS_PRINTED), metric, region), "-") for region in REGIONS if paper]
+            printed = method.removesuffix(AS_PRINTED).replace(CITED, "")
+            theirs = [paper.get((printed, metric, region), "-") for region in REGIONS if paper]
             rows.append([method, *ours, *theirs])
         parts.append(lines(header, rows))
     if quality:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
+from experiments.beside_paper import CITED
 from experiments.camvid.fc_densenet import FCDenseNet, fc_densenet
 from experiments.datasets.camvid import CLASSES, VOID
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss
@@ -20,9 +21,9 @@ Loss = Literal["ce", "focal", "focal-cited", "mmce", "mmce-cited", "mmce-weighte
 LOSSES: dict[Loss, str] = {
     "ce": "",
     "focal": "FL",
-    "focal-cited": "FL (cited)",
+    "focal-cited": f"FL{CITED}",
     "mmce": "MMCE",
-    "mmce-cited": "MMCE (cited)",
+    "mmce-cited": f"MMCE{CITED}",
     "mmce-weighted": "MMCE weighted",
 }
 """Name of a network that was trained with each loss in the table; *cited* names the settings of
