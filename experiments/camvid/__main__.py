@@ -14,6 +14,7 @@ from experiments.camvid.protocols import PROTOCOLS
 from experiments.camvid.running import run_jobs
 from experiments.camvid.table import tables
 from experiments.command import parser_of, show, status_of
+from experiments.fitting import NAMES
 from segcal.statistics import TESTS
 
 _STAGES = ("run", "train", "calibrate", "table", "study", "archive", "unpack")
@@ -70,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--loss", choices=tuple(LOSSES), nargs="+", default=["ce"])
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS))
+    parser.add_argument(
+        "--methods", choices=tuple(NAMES), nargs="+", default=tuple(NAMES), help="calibrate: beside ts and lts"
+    )
     parser.add_argument("--preset", choices=tuple(PRESETS), default="full")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--processes", type=int, default=1, help="jobs, or protocols of them, at the same time")

@@ -35,6 +35,8 @@ class Source:
     data: CamVid
     out: Path
     device: str
+    methods: Sequence[str] = tuple(NAMES)
+    """segcal's names of the methods of the table that are fitted."""
 
     def stream(self, split: Split, names: Sequence[str]) -> Iterator[Case]:
         """Cases one at a time, on the CPU; blocks of time are groups, since neighbouring frames are nearly equal."""
@@ -52,7 +54,8 @@ def fit_with_validation(
     In segcal's form all methods of the table; in the paper's (100 epochs at 1e-5, then 1e-6) those that are trained.
     """
     paper = preset == "paper"
-    wanted = _OF_JOINT if source.job.loss != "ce" else _TRAINED if paper else tuple(NAMES)
+    all_of = _OF_JOINT if source.job.loss != "ce" else _TRAINED if paper else tuple(NAMES)
+    wanted = [name for name in all_of if name in (*_OF_JOINT, *source.methods)]
     epochs = min(_PAPER_EPOCHS, recipe.calibrator_epochs) if paper else recipe.calibrator_epochs
     fit_names, check_names = calibration_split(names_of(source.data, "val", recipe))
     notes |= {"fit": list(fit_names), "validation": list(check_names)}
