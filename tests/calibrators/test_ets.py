@@ -32,6 +32,10 @@ def slsqp(parts: np.ndarray, labels: np.ndarray, loss: str) -> tuple[np.ndarray,
     return found.x, float(found.fun)
 
 
+def squared_error(z: np.ndarray, labels: np.ndarray, temperature: float) -> float:
+    return float(((softmax(z / temperature, axis=1) - np.eye(z.shape[1])[labels]) ** 2).sum(axis=1).mean())
+
+
 def heavy_tailed(seed: int = 0) -> list[Case]:
     """Some pixels are labelled at random however sure the network is, so that the uniform part is needed."""
     rng = np.random.default_rng(seed)
@@ -49,8 +53,16 @@ def test_agrees_with_slsqp(make, loss: str) -> None:  # type: ignore[no-untyped-
     cases = make()
     z, labels = table(cases)
     ours = EnsembleTemperatureScaling(4, loss=loss).fit(cases)  # type: ignore[arg-type]
-    temperature = TemperatureScaling(4).fit(cases).fit_report_.details["temperature"]
-    assert float(ours.temperature) == temperature
+    temperature = float(ours.temperature)
+    of_least_nll = TemperatureScaling(4).fit(cases).fit_report_.details["temperature"]
+    if loss == "cross_entropy":
+        assert temperature == of_least_nll
+    else:
+        own, near = squared_error(z, labels, temperature), (0.999 * temperature, 1.001 * temperature)
+        # heavy tails want T = 0, where pixels that are nearly tied make steps
+        assert own <= min(squared_error(z, labels, t) for t in np.geomspace(0.05, 100, 80)) * (1 + 1e-4)
+        assert make is heavy_tailed or own < min(squared_error(z, labels, t) for t in near)
+        assert temperature != pytest.approx(of_least_nll, rel=1e-3)
     parts = np.stack([softmax(z / temperature, axis=1), softmax(z, axis=1), np.full(z.shape, 1 / 4)])
     weights, value = slsqp(parts, labels, loss)
     mixed = np.tensordot(ours.weights.numpy(), parts, 1)
