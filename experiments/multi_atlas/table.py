@@ -115,4 +115,4 @@ def _values(frame: pd.DataFrame, method: str, region: str, metric: str) -> Array
 
 def _cell(values: Array, scale: float) -> str:
     defined = scale * values[~np.isnan(values)]
-    return f"{defined.mean():.2f}({defined.std(ddof=1):.2f})" if len(defined) > 1 else "-"
+    return f"{defined.mean():.2f}({defined.std(ddof=0):.2f})" if len(defined) > 1 else "-"
