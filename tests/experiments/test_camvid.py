@@ -103,6 +103,8 @@ def test_the_splits_are_disjoint_and_whole(tree: Path) -> None:
     fit, check = calibration_split(names)
     assert (len(fit), len(check)) == (90, 11)
     assert sorted([*fit, *check]) == names
+    assert check == tuple(names[4::9])
+    assert calibration_split(names[::-1], "last") == (tuple(names[89::-1]), tuple(names[90:])), "as in the scripts"
     blocks = time_blocks(names, 5)
     assert [name for block in blocks for name in block] == names, "blocks are consecutive"
     data, small = open_camvid(tree), replace(PRESETS["small"], frames=3)
@@ -370,6 +372,30 @@ def test_a_run_leaves_all_that_the_table_needs(finished_run: Path, tree: Path) -
     wanted = read_quality(job, finished_run)["val"]["all"]  # of 6 frames at most, as told
     assert log["miou"]["val"] == pytest.approx(wanted, abs=0.01)
     assert set(read_quality(job, finished_run)["test"]) == {"0001TP", "Seq05VD", "all"}
+
+
+def test_the_released_split_is_an_option_of_a_job_of_its_own(
+    finished_run: Path, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    asked = ["calibrate", *options, "--protocol", "schedule", "--validation-frames", "last"]
+    assert main([*asked, "--out", str(finished_run)]) == 2
+    assert "begun with validation_frames=spread, and now it is last" in capsys.readouterr().err
+    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
+    job = Job("tiny", "ce", 0)
+    recipe = json.loads((job.folder(copy) / "recipe.json").read_text())
+    del recipe["validation_frames"]  # as in recipes of earlier versions
+    (job.folder(copy) / "recipe.json").write_text(json.dumps(recipe))
+    assert tables(copy) == tables(finished_run)
+    assert main([*asked, "--out", str(copy)]) == 2
+    assert "begun with validation_frames=spread, and now it is last" in capsys.readouterr().err
+    assert main(["calibrate", *options, "--protocol", "schedule", "--out", str(copy)]) == 0
+    (job.folder(copy) / "recipe.json").write_text(json.dumps({**recipe, "validation_frames": "last"}))
+    shutil.rmtree(job.folder(copy) / "schedule")
+    assert main([*asked, "--out", str(copy)]) == 0
+    notes = json.loads((job.folder(copy) / "schedule" / "report.json").read_text())["notes"]
+    assert notes["validation"] == [max(NAMES["val"])], "6 frames make 1 that chooses"
+    assert max(notes["fit"]) < min(notes["validation"])
 
 
 def test_settings_are_chosen_on_the_validation_frames(finished_run: Path) -> None:
