@@ -67,6 +67,18 @@ def test_volumes_follow_the_equation_of_the_paper(seed: int) -> None:
         assert percentile_distance(found) == pytest.approx(np.percentile(both, 95))
 
 
+@given(st.integers(0, 10**6))
+def test_volume_dice_follows_the_equation_of_the_paper(seed: int) -> None:
+    """The mean over the labels, without background, of sets of voxels."""
+    one, two = blobs(seed), blobs(seed + 1)
+    dice = []
+    for label in range(1, 4):
+        mine, theirs = ({*map(tuple, np.argwhere(array == label))} for array in (one, two))
+        dice.append(2 * len(mine & theirs) / (len(mine) + len(theirs)))
+    assert [entry.dice for entry in overlaps(one, two, range(1, 4))] == pytest.approx(dice)
+    assert dict(segmentation_quality(one, two, range(1, 4)).rows())["dice"] == pytest.approx(np.mean(dice))
+
+
 @given(st.integers(0, 10**6), st.floats(0.1, 3))
 def test_surface_dice_follows_the_equation_of_the_paper(seed: int, tolerance: float) -> None:
     """Over the set of the points of both surfaces, by comparing each with all points of either."""
