@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import numpy as np
@@ -102,20 +101,21 @@ class EnsembleTemperatureScaling(Calibrator):
             learned = TemperatureScaling(self.num_classes)._learn(stream)
             return learned.details["temperature"], learned.steps, learned.converged, learned.warnings
 
-        def squared_error(of: Callable[[], Slabs], importance: Tensor, log_temperature: float) -> float:
-            sums = self._sums(of(), importance, float(np.exp(-log_temperature)), _THIRDS)
+        def squared_error(slabs: Slabs, importance: Tensor, log_temperature: float) -> float:
+            sums = self._sums(slabs, importance, float(np.exp(-log_temperature)), _THIRDS)
             return float(sums.gram[0, 0] - 2 * sums.truth[0])  # and 1 for each pixel, which does not change
 
         grid = np.log(np.geomspace(*_BOUNDS, _TRIED))  # it need not be convex
-        tried = [squared_error(lambda: [(sample.logits, sample.labels)], sample.importance, at) for at in grid]
-        best = int(np.argmin(tried))
+        best = int(np.argmin([squared_error([sample[:2]], sample.importance, at) for at in grid]))
         found = minimize_scalar(
-            partial(squared_error, lambda: pixels_of(stream), self._everyone),
+            lambda at: squared_error(pixels_of(stream), self._everyone, at),
             bounds=(grid[max(best - 1, 0)], grid[min(best + 1, _TRIED - 1)]),
             method="bounded",
             options={"xatol": _PRECISION},
         )
-        return float(np.exp(found.x)), int(found.nfev), bool(found.success), ()
+        temperature = float(np.exp(found.x))
+        doubts = () if 0 < best < _TRIED - 1 else (f"the optimum is out of bounds, {temperature:.6g} is used",)
+        return temperature, int(found.nfev), bool(found.success), doubts
 
     def _solve(self, stream: CaseStream, sample: Sample, alpha: float) -> tuple[Array, Mixture, int, bool]:
         """Return the weights of least loss, the sums there, the passes over the cases, and whether they converged."""
@@ -124,7 +124,7 @@ class EnsembleTemperatureScaling(Calibrator):
             return self._sums(pixels_of(stream), self._everyone, alpha, weights)
 
         def of_sample(weights: Array) -> Mixture:
-            return self._sums([(sample.logits, sample.labels)], sample.importance, alpha, weights)
+            return self._sums([sample[:2]], sample.importance, alpha, weights)
 
         if self.loss == "squared_error":
             sums = at(_THIRDS)
