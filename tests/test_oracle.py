@@ -47,6 +47,23 @@ def test_images_and_data_set_agree_with_golden_sections(
             )
 
 
+def test_pixels_agree_with_golden_sections(rng: np.random.Generator) -> None:
+    """Each location of a map has its own optimum; those of 0 and infinity are where no inner one exists."""
+    logits, labels = batch(rng, 5, 6)
+    found, inner = oracle_temperature(logits, labels, ignore_index=9)[:, 0], 0
+    for at in np.ndindex(*labels.shape):
+        z, label = logits[(at[0], slice(None), *at[1:])].numpy()[:, None], labels[at].numpy().reshape(1)
+        if label == 9:
+            assert found[at].isnan()
+        elif not 0 < (temperature := float(found[at])) < math.inf:
+            assert (temperature == 0) is bool(z.argmax() == label)
+            assert (temperature == 0) is not bool(z[label[0], 0] <= z.mean())
+        else:
+            inner += 1
+            assert 1 / temperature == pytest.approx(references.optimal_inverse_temperature(z, label), rel=1e-5)
+    assert inner > 5
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_nll_equals_entropy_at_the_optimum(rng: np.random.Generator, level: Level) -> None:
     logits, labels = batch(rng, 10, 11)

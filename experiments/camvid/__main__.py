@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from experiments.archive import pack, unpack
 from experiments.camvid.jobs import LOSSES, PRESETS, Recipe
@@ -14,6 +15,7 @@ from experiments.camvid.protocols import PROTOCOLS
 from experiments.camvid.running import run_jobs
 from experiments.camvid.table import tables
 from experiments.command import parser_of, show, status_of
+from experiments.datasets.camvid import ValidationFrames
 from experiments.fitting import NAMES
 from segcal.statistics import TESTS
 
@@ -57,6 +59,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def _recipe(options: argparse.Namespace) -> Recipe:
     given = {name: getattr(options, name) for name in _OVERRIDES if getattr(options, name) is not None}
+    if options.validation_frames is not None:
+        given["validation_frames"] = options.validation_frames
     if options.scales is not None:
         given["scales"] = tuple(options.scales)
     return replace(PRESETS[options.preset], **given)
@@ -85,6 +89,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compiled", action="store_true", help="on a GPU: train a compiled network")
     for name, kind in _OVERRIDES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help="instead of the preset's")
+    parser.add_argument(
+        "--validation-frames",
+        choices=get_args(ValidationFrames),
+        help="frames of val that choose the epoch: every ninth (spread), or the last 11 as in the released scripts",
+    )
     parser.add_argument("--scales", type=float, nargs=2, metavar=("LOW", "HIGH"), help="instead of the preset's")
     return parser
 

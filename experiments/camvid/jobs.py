@@ -11,7 +11,7 @@ import torch
 
 from experiments.beside_paper import CITED
 from experiments.camvid.fc_densenet import FCDenseNet, fc_densenet
-from experiments.datasets.camvid import CLASSES, VOID
+from experiments.datasets.camvid import CLASSES, VOID, ValidationFrames
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss
 from segcal.types import InputError
 
@@ -53,6 +53,7 @@ class Recipe:
         precision: Precision in which the network is trained.
         frames: How many frames of each split are used; None for all.
         calibrator_epochs: Epochs of LTS and IBTS.
+        validation_frames: Frames of `val` that choose the epoch: "spread", or the "last" as in the released scripts.
         folds: Blocks of time in the protocol `beyond`.
         patch_size: Side of the Local patches.
         repetitions: Repetitions of the bootstrap over images.
@@ -70,6 +71,7 @@ class Recipe:
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     frames: int | None = None
     calibrator_epochs: int = 200
+    validation_frames: ValidationFrames = "spread"
     folds: int = 5
     patch_size: int = 72
     repetitions: int = 1000

@@ -54,10 +54,10 @@ class OutOfTimeError(Exception):
 
 
 def check_recipe(job: Job, out: Path, recipe: Recipe) -> None:
-    """Refuse to go on in another way with what was begun."""
+    """Refuse to go on in another way with what was begun; a field that a recipe lacks had its default."""
     folder = job.folder(out)
     if (folder / RECIPE).exists():
-        check_unchanged(folder, read_json(folder / RECIPE), asdict(recipe))
+        check_unchanged(folder, asdict(Recipe()) | read_json(folder / RECIPE), asdict(recipe))
 
 
 def train_network(

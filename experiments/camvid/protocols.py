@@ -57,7 +57,7 @@ def fit_with_validation(
     all_of = _OF_JOINT if source.job.loss != "ce" else _TRAINED if paper else tuple(NAMES)
     wanted = [name for name in all_of if name in (*_OF_JOINT, *source.methods)]
     epochs = min(_PAPER_EPOCHS, recipe.calibrator_epochs) if paper else recipe.calibrator_epochs
-    fit_names, check_names = calibration_split(names_of(source.data, "val", recipe))
+    fit_names, check_names = calibration_split(names_of(source.data, "val", recipe), recipe.validation_frames)
     notes |= {"fit": list(fit_names), "validation": list(check_names)}
     cases = list(source.stream("val", fit_names))
     fitted = fit_methods(

@@ -20,6 +20,7 @@ from segcal.data.io.pictures import read_image_picture, read_label_picture
 from segcal.types import Array, Case, InputError
 
 Split = Literal["train", "val", "test"]
+ValidationFrames = Literal["spread", "last"]
 
 CLASSES = tuple(
     "sky building pole road pavement tree sign fence car pedestrian bicyclist".split()  # noqa: SIM905  (reads better)
@@ -109,15 +110,22 @@ def sequence_of(name: str) -> str:
     return name.partition("_")[0]
 
 
-def calibration_split(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The paper's 90 and 11 frames of `val` to fit calibrators on and to choose the epoch by.
+def calibration_split(
+    names: Sequence[str], validation: ValidationFrames = "spread"
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the 90 frames of `val` to fit calibrators on, and the 11 to choose the epoch by.
 
-    The paper does not say which; these are every ninth frame from the fifth, so that they are spread evenly.
+    The paper states their numbers. The released scripts choose by the last 11 frames by name (`last`); these are
+    less than a second of the video, so by default every ninth frame from the fifth chooses (`spread`).
 
-    >>> tuple(len(part) for part in calibration_split([f"{k:03d}" for k in range(101)]))
+    >>> frames = [f"{k:03d}" for k in range(101)]
+    >>> tuple(len(part) for part in calibration_split(frames))
     (90, 11)
+    >>> calibration_split(frames, "last")[1][0]
+    '090'
     """
-    chosen = tuple(names[4::9])
+    count = len(names[4::9])
+    chosen = tuple(names[4::9] if validation == "spread" else sorted(names)[len(names) - count :])
     return tuple(name for name in names if name not in chosen), chosen
 
 

@@ -126,6 +126,12 @@ def test_a_search_that_stops_early_says_so(cases: list[Case], monkeypatch: pytes
     assert report.warnings == (f"the search stopped after {report.steps} steps, before it converged",)
 
 
+def test_the_penalties_of_the_paper_are_the_default() -> None:
+    ours = create("dirichlet", num_classes=4)
+    assert isinstance(ours, DirichletCalibration)
+    assert (ours.off_diagonal_penalty, ours.bias_penalty) == (0.01, 0.01)
+
+
 def test_penalties_are_plain_sums(cases: list[Case]) -> None:
     """As in the cited code: no division by the number of off-diagonal weights or biases."""
     ours = DirichletCalibration(4, off_diagonal_penalty=0.3, bias_penalty=0.2).fit(cases)

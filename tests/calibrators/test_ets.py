@@ -12,6 +12,7 @@ from scipy.special import softmax
 
 from segcal.calibrators import EnsembleTemperatureScaling, TemperatureScaling
 from segcal.functional.scaling import least_on_simplex
+from segcal.text import CalibrationWarning
 from segcal.types import Case
 from support.flat import mean_nll, table
 from support.scenes import noisy
@@ -32,6 +33,10 @@ def slsqp(parts: np.ndarray, labels: np.ndarray, loss: str) -> tuple[np.ndarray,
     return found.x, float(found.fun)
 
 
+def squared_error(z: np.ndarray, labels: np.ndarray, temperature: float) -> float:
+    return float(((softmax(z / temperature, axis=1) - np.eye(z.shape[1])[labels]) ** 2).sum(axis=1).mean())
+
+
 def heavy_tailed(seed: int = 0) -> list[Case]:
     """Some pixels are labelled at random however sure the network is, so that the uniform part is needed."""
     rng = np.random.default_rng(seed)
@@ -43,14 +48,21 @@ def heavy_tailed(seed: int = 0) -> list[Case]:
     return cases
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
-@pytest.mark.parametrize("make", [noisy, heavy_tailed])
+@pytest.mark.parametrize(
+    ("make", "loss"), [(noisy, "cross_entropy"), (heavy_tailed, "cross_entropy"), (noisy, "squared_error")]
+)
 def test_agrees_with_slsqp(make, loss: str) -> None:  # type: ignore[no-untyped-def]
     cases = make()
     z, labels = table(cases)
     ours = EnsembleTemperatureScaling(4, loss=loss).fit(cases)  # type: ignore[arg-type]
-    temperature = TemperatureScaling(4).fit(cases).fit_report_.details["temperature"]
-    assert float(ours.temperature) == temperature
+    temperature = float(ours.temperature)
+    of_least_nll = TemperatureScaling(4).fit(cases).fit_report_.details["temperature"]
+    if loss == "cross_entropy":
+        assert temperature == of_least_nll
+    else:
+        tried = [*np.geomspace(0.05, 100, 80), *(temperature * np.array([0.999, 1.001]))]
+        assert squared_error(z, labels, temperature) < min(squared_error(z, labels, t) for t in tried)
+        assert temperature != pytest.approx(of_least_nll, rel=1e-3)
     parts = np.stack([softmax(z / temperature, axis=1), softmax(z, axis=1), np.full(z.shape, 1 / 4)])
     weights, value = slsqp(parts, labels, loss)
     mixed = np.tensordot(ours.weights.numpy(), parts, 1)
@@ -68,6 +80,13 @@ def test_agrees_with_slsqp(make, loss: str) -> None:  # type: ignore[no-untyped-
     assert ours.fit_report_.nll_after == pytest.approx(mean_nll(np.log(mixed), labels), abs=1e-12)
     assert ours.fit_report_.details["weights"]["raw"] == float(ours.weights[1])
     np.testing.assert_allclose(ours.predict_proba(torch.from_numpy(z)), mixed, atol=1e-12)
+
+
+def test_a_temperature_at_the_bound_is_told() -> None:
+    """Nearly every pixel is right, so that the squared error falls with the temperature, as far as it is tried."""
+    with pytest.warns(CalibrationWarning, match="the optimum is out of bounds, 0.05 is used"):
+        ours = EnsembleTemperatureScaling(4, loss="squared_error").fit(heavy_tailed())
+    assert float(ours.temperature) == pytest.approx(0.05, rel=1e-5)
 
 
 @given(st.integers(0, 2**32 - 1))

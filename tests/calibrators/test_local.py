@@ -20,6 +20,7 @@ from segcal.cases import stream as stream_module
 from segcal.data.sample.scenes import Scene, simulate
 from support.fits import mean_nll
 from support.nine_convolutions import NineConvolutions
+from support.slow_evaluation import IGNORED, make_cases, slow, slow_regions
 
 SIZES = {2: (11, 14), 3: (6, 7, 9)}
 
@@ -61,6 +62,48 @@ def test_the_fused_tree_is_the_papers(dims: int, channels: int, positivity: str,
         assert torch.allclose(tree.of_logits.bias.grad[k], printed.convs[name].bias.grad[0], atol=1e-6)
     if tree.of_image is not None:
         assert torch.allclose(tree.of_image.weight.grad, printed.convs["v5"].weight.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_ibts_is_the_mean_of_the_tree(dims: int) -> None:
+    """The pooling of the appendix: one temperature per image, the mean of the tree's over its own pixels."""
+    options = {"spatial_dims": dims, "image_channels": 1, "preset": "paper", "bounds": (1e-30, 1e30)}
+    lts, ibts = (create(method, 4, **options) for method in ("lts", "ibts"))
+    lts.tree.load_state_dict(random_tree(dims, 1).float().state_dict())
+    lts.fitted.fill_(True)
+    ibts.load_state_dict(lts.state_dict())
+    logits, image = torch.randn(2, 4, *SIZES[dims]), torch.randn(2, 1, *SIZES[dims])
+    local, whole = lts.temperature(logits, image), ibts.temperature(logits, image)
+    expected = local.flatten(1).mean(dim=1)
+    torch.testing.assert_close(whole, expected.view(-1, *[1] * (dims + 1)).expand_as(local))
+    assert expected[0] != expected[1]
+
+
+def test_the_order_of_the_classes_is_kept() -> None:
+    lts = create("lts", 4, preset="paper")
+    lts.tree.load_state_dict(random_tree(2, 0).float().state_dict())
+    lts.fitted.fill_(True)
+    logits = torch.randn(2, 4, 11, 14, dtype=torch.float64)
+    assert lts.temperature(logits).unique().numel() > 100
+    assert torch.equal(lts.predict_proba(logits).argsort(1), logits.argsort(1))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("method", ["lts", "ibts"])
+def test_the_loss_is_over_all(method: str, dims: int) -> None:
+    """The first loss, at T = 1, is the NLL of the uncalibrated scores within labels, with Boundary, and no further."""
+    cases, losses = make_cases(dims), list[float]()
+    nlls, pixels = zip(
+        *((slow(case, 1.0, slow_regions(case)["all"])["nll"], slow_regions(case)["all"].sum()) for case in cases),
+        strict=True,
+    )
+    everywhere = [slow(case, 1.0, np.asarray(case.labels) != IGNORED)["nll"] for case in cases]
+    calibrator = create(method, 3, spatial_dims=dims, background=0, ignore_index=IGNORED, preset="paper", init="zeros")
+    calibrator.fit(cases, epochs=1, batch_size=len(cases), watch=lambda epoch: losses.append(epoch.loss))
+    expected = np.average(nlls, weights=pixels)
+    assert losses[0] == pytest.approx(expected, rel=1e-5)
+    assert losses[0] != pytest.approx(np.mean(everywhere), rel=1e-2)
+    assert calibrator.fit_report_.pixels == sum(pixels)
 
 
 @pytest.mark.parametrize(("channels", "expected"), [(3, 8 * (21 * 25 + 1) + 76), (0, 7 * (21 * 25 + 1))])
@@ -302,7 +345,11 @@ def test_the_preset_of_the_paper_is_what_the_paper_does() -> None:
     cases = small_scenes(3)
     lts = create("lts", 3, image_channels=1, preset="paper")
     assert (lts.inputs, lts.sharpen) == ("logits", True)
-    assert lts._settings(None, {}).milestones == (50,)
+    asked = [create("lts", 3, spatial_dims=dims, preset="paper")._settings(None, {}) for dims in (2, 3)]
+    assert [(own.epochs, own.learning_rate, own.milestones, own.gamma, own.optimiser) for own in asked] == [
+        (100, 1e-5, (50,), 0.1, "adam"),
+        (100, 1e-4, (50,), 0.1, "adam"),
+    ]
     lts.fit(cases, epochs=4, learning_rate=3e-3, device="cpu")
     start = create("lts", 3, image_channels=1, preset="paper").tree
     start.reset(torch.Generator().manual_seed(0))

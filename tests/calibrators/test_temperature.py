@@ -21,6 +21,7 @@ from segcal.types import Case
 from support import references
 from support.flat import mean_nll, table
 from support.scenes import noisy, simulated
+from support.slow_evaluation import IGNORED, make_cases, slow_regions
 
 
 def scenes(count: int, temperature: float, size: tuple[int, ...] = (96, 96), seed: int = 0) -> list[Case]:
@@ -31,6 +32,36 @@ def fitted(cases: Sequence[Case], classes: int = 5) -> TemperatureScaling:
     calibrator = segcal.create("ts", num_classes=classes).fit(cases)
     assert isinstance(calibrator, TemperatureScaling)
     return calibrator
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_the_loss_is_over_all(dims: int) -> None:
+    """The optimum is that of the pixels within labels and of Boundary, and not that of every labelled pixel."""
+    cases, optima = make_cases(dims), list[float]()
+    for masks in ([slow_regions(case)["all"] for case in cases], [np.asarray(c.labels) != IGNORED for c in cases]):
+        z = np.concatenate([np.asarray(c.logits)[:, mask] for c, mask in zip(cases, masks, strict=True)], axis=1)
+        labels = np.concatenate([np.asarray(c.labels)[mask] for c, mask in zip(cases, masks, strict=True)])
+        optima.append(references.optimal_inverse_temperature(z.astype(np.float64), labels.astype(int)))
+    ours = TemperatureScaling(3, background=0, ignore_index=IGNORED).fit(cases)
+    assert float(ours.inverse_temperature) == pytest.approx(optima[0], rel=1e-5)
+    assert optima[0] != pytest.approx(optima[1], rel=1e-2)
+
+
+def test_limits_of_the_temperature(rng: np.random.Generator) -> None:
+    """1 changes nothing, a larger one lowers the confidence towards 1 / L, a smaller one raises it towards 0 or 1."""
+    logits = torch.from_numpy(rng.normal(size=(1, 4, 8, 9)))
+    scaling = TemperatureScaling(4, bounds=(1e-30, 1e30))
+    scaling.fitted.fill_(True)
+    probs = dict[float, torch.Tensor]()
+    for temperature in (1e-30, 0.5, 1.0, 2.0, 1e30):
+        scaling.inverse_temperature.fill_(1 / temperature)
+        probs[temperature] = scaling.predict_proba(logits)
+        assert torch.equal(probs[temperature].argmax(1), logits.argmax(1)) or temperature == 1e30
+    torch.testing.assert_close(probs[1.0], torch.softmax(logits, dim=1))
+    torch.testing.assert_close(probs[1e30], torch.full_like(logits, 1 / 4))
+    assert torch.equal(probs[1e-30], torch.nn.functional.one_hot(logits.argmax(1), 4).movedim(-1, 1).double())
+    confidence = [found.amax(1) for found in probs.values()]
+    assert all((lower < higher).all() for lower, higher in zip(confidence[1:], confidence[:-1], strict=True))
 
 
 @pytest.mark.parametrize(("temperature", "size"), [(0.4, (224, 224)), (1.0, (224, 224)), (2.5, (24, 48, 48))])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from segcal import InputError, load_sample
+from segcal import InputError, create, evaluate, load_sample
+from segcal.calibrators import Calibrator
 from segcal.data.sample import BRAIN_SUBJECTS, BRAIN_TRAINING, BRAIN_WEIGHTS, brain, brain_cases, brain_network
 from segcal.data.sample.brain import CLASSES, simulate_brain
 
+PAGE = Path(__file__).parents[2] / "docs" / "methods" / "contextual-temperature-scaling.md"
 needs_template = pytest.mark.skipif(not brain.has_template(), reason="needs the extra demo (nilearn)")
 needs_weights = pytest.mark.skipif(
     not BRAIN_WEIGHTS.exists(), reason="needs the weights that `python -m experiments.brain_sample` makes"
@@ -65,3 +70,22 @@ def test_the_network_is_good_and_overconfident() -> None:
     accuracy, confidence = (logits.argmax(axis=0) == labels)[brain].mean(), probs.max(axis=0)[brain].mean()
     assert accuracy > 0.8
     assert confidence > accuracy + 0.02
+
+
+@needs_weights
+@needs_template
+def test_the_expected_volumes_are_those_of_the_page_on_cts() -> None:
+    """Fitted in All, temperatures of the interior of the background are those of pixels near the other classes."""
+    sample, fitted = load_sample("brain"), dict[str, Calibrator | None](uncalibrated=None)
+    for name, background in (("with `background=0`", 0), ("on all voxels", None)):
+        for method in ("ts", "cts"):
+            own = create(method, num_classes=4, spatial_dims=3, background=background).fit(sample["fit"])
+            fitted[f"{name} {method}"] = own
+    bias = evaluate(sample["test"], fitted, num_classes=4, patches=0, repetitions=2).volume_bias()
+    found = bias[bias.label.astype(str) == "1"].set_index("method").bias
+    rows = re.findall(r"^\| (?:with `back|on all).*$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(rows) == 2
+    for row in rows:
+        name, *printed = row.strip("| ").split(" | ")
+        own = [found["uncalibrated"], found[f"{name} ts"], found[f"{name} cts"]]
+        assert printed == [f"{100 * bias:+.0f} %" for bias in own]

@@ -175,19 +175,30 @@ def test_forms_and_bins(form: str, bins: int) -> None:
         assert_readings(found.to_frame(), expected, method=method, region="all")
 
 
-def test_edges_of_the_whole_image_for_ace() -> None:
-    case = make_cases(count=1)[0]
+def test_edges_of_the_whole_image_for_ace(dims: int) -> None:
+    """Regions are counted in bins of all labelled pixels of the image, patches in those of all of the patch."""
+    case = make_cases(dims, count=1)[0]
     found = evaluate([case], {"UC": None}, **PROTOCOL, ace_edges="image")
     usual = evaluate([case], {"UC": None}, **PROTOCOL)
     logits, labels = np.asarray(case.logits, np.float64), np.asarray(case.labels)
-    _, _, everywhere = references.confidences(logits[:, labels != IGNORED])
-    edges = references.equal_mass_edges(everywhere, 10)
-    for region, mask in slow_regions(case).items():
+
+    def ace(mask: np.ndarray, within: np.ndarray) -> float:
+        _, _, everywhere = references.confidences(logits[:, within & (labels != IGNORED)])
         _, predicted, confidence = references.confidences(logits[:, mask])
+        edges = references.equal_mass_edges(everywhere, 10)
         cells = references.fill(confidence, predicted == labels[mask], predicted, edges)
+        return references.weighted_gaps(cells, int(mask.sum()))
+
+    masks = slow_regions(case)
+    for region, mask in masks.items():
         value, _ = value_of(found.to_frame(), region=region, metric="ace")
-        assert value == pytest.approx(references.weighted_gaps(cells, int(mask.sum())))
+        assert value == pytest.approx(ace(mask, np.ones_like(mask)))
         assert value != value_of(usual.to_frame(), region=region, metric="ace")[0]
+    patches = [frame[(frame.metric == "ace") & (frame.pixels > 0)] for frame in (found.patches(), usual.patches())]
+    for row in patches[0].itertuples():
+        whole = patch_mask(case, row.origin)
+        assert row.value == pytest.approx(ace(masks["all"] & whole, whole))
+    assert (patches[0].value != patches[1].value).any()
 
 
 @pytest.mark.parametrize(("width", "ball"), [(1, False), (3, False), (2, True)])

@@ -68,6 +68,16 @@ def measure(scene: Scene, *regions: Tensor, bins: int = 10, form: Form = "tables
     )
 
 
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_pixel_is_described_as_in_the_paper(scene: str) -> None:
+    """The confidence is the largest probability of the softmax, the prediction the class of the largest logit."""
+    logits, labels = SCENES[scene]
+    pixels = describe(logits, labels)
+    powers = torch.exp(logits - logits.amax(dim=0))
+    torch.testing.assert_close(pixels.confidence, (powers / powers.sum(dim=0)).amax(dim=0).double())
+    assert torch.equal(pixels.predicted, logits.argmax(dim=0))
+
+
 def assert_readings(found: dict[str, Tensor], scene: Scene, *, at: int = 0, **options: object) -> None:
     expected = references.readings(*(part.numpy() for part in scene), **options)
     assert set(found) >= set(expected)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from experiments.beside_paper import joined, paper_numbers
+from experiments.beside_paper import joined
 from experiments.camvid.__main__ import main
 from experiments.camvid.augment import Augmentation, look, recolour
 from experiments.camvid.jobs import LOSSES, PRESETS, Job
@@ -100,9 +100,12 @@ def test_bad_frames_are_refused(tree: Path, tmp_path: Path) -> None:
 
 def test_the_splits_are_disjoint_and_whole(tree: Path) -> None:
     names = [f"0016E5_{k:05d}" for k in range(7959, 8160, 2)]
+    assert PUBLISHED == {"train": 367, "val": 101, "test": 233}
     fit, check = calibration_split(names)
     assert (len(fit), len(check)) == (90, 11)
     assert sorted([*fit, *check]) == names
+    assert check == tuple(names[4::9])
+    assert calibration_split(names[::-1], "last") == (tuple(names[89::-1]), tuple(names[90:])), "as in the scripts"
     blocks = time_blocks(names, 5)
     assert [name for block in blocks for name in block] == names, "blocks are consecutive"
     data, small = open_camvid(tree), replace(PRESETS["small"], frames=3)
@@ -320,13 +323,9 @@ def test_a_damaged_file_of_logits_is_named(
     assert not (copy / "fc-densenettiny-ce-0" / "paper" / "report.json").exists()
 
 
-def test_the_paper_is_transcribed_whole() -> None:
-    numbers = paper_numbers("camvid")
-    assert len({method for method, _, _ in numbers}) == 12
-    assert len(numbers) == 10 * 16 + 2 * 4  # MMCE is given for All alone
-    assert numbers["UC", "ace", "local-max"] == "30.60(12.46)"
-    assert numbers["FL+LTS", "mce", "boundary"] == "19.61(9.82)"
-    assert len(paper_numbers("coco")) == 8 * 16
+def test_rows_of_joint_training_are_named_as_in_the_paper() -> None:
+    names = {loss: [Job("103", loss, 0).method(method) for method in ("UC", "LTS")] for loss in LOSSES}
+    assert (names["ce"], names["focal"], names["mmce"]) == (["UC", "LTS"], ["FL", "FL+LTS"], ["MMCE", "MMCE+LTS"])
 
 
 @pytest.fixture(scope="module")
@@ -370,6 +369,30 @@ def test_a_run_leaves_all_that_the_table_needs(finished_run: Path, tree: Path) -
     wanted = read_quality(job, finished_run)["val"]["all"]  # of 6 frames at most, as told
     assert log["miou"]["val"] == pytest.approx(wanted, abs=0.01)
     assert set(read_quality(job, finished_run)["test"]) == {"0001TP", "Seq05VD", "all"}
+
+
+def test_the_released_split_is_an_option_of_a_job_of_its_own(
+    finished_run: Path, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    asked = ["calibrate", *options, "--protocol", "schedule", "--validation-frames", "last"]
+    assert main([*asked, "--out", str(finished_run)]) == 2
+    assert "begun with validation_frames=spread, and now it is last" in capsys.readouterr().err
+    copy = Path(shutil.copytree(finished_run, tmp_path / "copy"))
+    job = Job("tiny", "ce", 0)
+    recipe = json.loads((job.folder(copy) / "recipe.json").read_text())
+    del recipe["validation_frames"]  # as in recipes of earlier versions
+    (job.folder(copy) / "recipe.json").write_text(json.dumps(recipe))
+    assert tables(copy) == tables(finished_run)
+    assert main([*asked, "--out", str(copy)]) == 2
+    assert "begun with validation_frames=spread, and now it is last" in capsys.readouterr().err
+    assert main(["calibrate", *options, "--protocol", "schedule", "--out", str(copy)]) == 0
+    (job.folder(copy) / "recipe.json").write_text(json.dumps({**recipe, "validation_frames": "last"}))
+    shutil.rmtree(job.folder(copy) / "schedule")
+    assert main([*asked, "--out", str(copy)]) == 0
+    notes = json.loads((job.folder(copy) / "schedule" / "report.json").read_text())["notes"]
+    assert notes["validation"] == [max(NAMES["val"])], "6 frames make 1 that chooses"
+    assert max(notes["fit"]) < min(notes["validation"])
 
 
 def test_settings_are_chosen_on_the_validation_frames(finished_run: Path) -> None:

@@ -154,6 +154,7 @@ def coco(tmp_path: Path, rng: np.random.Generator) -> Path:
 def test_coco_becomes_voc_labels(coco: Path) -> None:
     data = open_coco(coco)
     assert data.names == tuple(f"{k:012d}" for k in range(12))
+    assert (len(CLASSES), CLASSES[0], len({*CLASSES})) == (21, "background", 21), "the 20 classes of VOC"
     expected = np.zeros((40, 50), np.uint8)
     expected[5:25, 5:45] = CLASSES.index("tvmonitor")
     expected[5:25, 5:20] = CLASSES.index("aeroplane")

@@ -67,6 +67,33 @@ def test_volumes_follow_the_equation_of_the_paper(seed: int) -> None:
         assert percentile_distance(found) == pytest.approx(np.percentile(both, 95))
 
 
+@given(st.integers(0, 10**6))
+def test_volume_dice_follows_the_equation_of_the_paper(seed: int) -> None:
+    """The mean over the labels, without background, of sets of voxels."""
+    one, two = blobs(seed), blobs(seed + 1)
+    dice = []
+    for label in range(1, 4):
+        mine, theirs = ({*map(tuple, np.argwhere(array == label))} for array in (one, two))
+        dice.append(2 * len(mine & theirs) / (len(mine) + len(theirs)))
+    assert [entry.dice for entry in overlaps(one, two, range(1, 4))] == pytest.approx(dice)
+    assert dict(segmentation_quality(one, two, range(1, 4)).rows())["dice"] == pytest.approx(np.mean(dice))
+
+
+@given(st.integers(0, 10**6), st.floats(0.1, 3))
+def test_surface_dice_follows_the_equation_of_the_paper(seed: int, tolerance: float) -> None:
+    """Over the set of the points of both surfaces, by comparing each with all points of either."""
+    one, two = blobs(seed), blobs(seed + 1)
+    for found in surface_distances(one, two, range(1, 4), spacing=SPACING):
+        masks = [array == found.label for array in (one, two)]
+        surfaces = [np.argwhere(mask & ~binary_erosion(mask)) for mask in masks]
+        points = np.unique(np.concatenate(surfaces), axis=0)
+        near = [
+            cdist(points * SPACING, surface * SPACING).min(axis=1) <= tolerance * (1 + 1e-9) for surface in surfaces
+        ]
+        expected = 2 * (near[0] & near[1]).sum() / (near[0].sum() + near[1].sum())
+        assert surface_dice(found, tolerance, form="equation") == pytest.approx(expected)
+
+
 def test_two_squares_by_hand() -> None:
     """Squares of 4x4 shifted by one voxel of 2 mm: all 16 + 16 voxels but the inner 2x2 of each are surface."""
     one, two = np.zeros((8, 8), int), np.zeros((8, 8), int)
@@ -78,7 +105,9 @@ def test_two_squares_by_hand() -> None:
     assert percentile_distance(found) == maximum_distance(found) == 2.0
     assert surface_dice(found, 1.9) == 0.5
     assert surface_dice(found, 2.0) == 1.0
-    assert surface_dice(found, 1.9, form="equation") == pytest.approx(2 * 0.5 / 1.5)
+    # of the 18 points of either surface, 6 lie on both and count once: 2 * 6 / (12 + 12) within 1.9 mm
+    assert surface_dice(found, 1.9, form="equation") == 0.5
+    assert surface_dice(found, 2.0, form="equation") == 1.0
     (overlap,) = overlaps(one, two, [1])
     assert overlap.dice == 2 * 12 / 32
 

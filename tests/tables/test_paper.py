@@ -136,3 +136,21 @@ def test_rich_shows_every_number_at_any_width(width: int) -> None:
     Console(width=width, file=shown, color_system=None).print(table)
     for cell in table.cells.values():
         assert str(cell).replace("**", "") in shown.getvalue()
+
+
+def test_the_papers_test_corrects_the_columns_of_its_table_alone() -> None:
+    """An ECE with p = 0.045 is marked beside a family of twelve columns that are equal, and one of quality that is not.
+
+    Wilcoxon's test has p = 0.008 for both, which is not significant among all fourteen.
+    """
+    regions = ("all", "boundary", "local-avg", "local-max")
+    equal = [(metric, region) for metric in ("nll", "brier", "miou") for region in regions]
+    samples = {(method, *column): GOOD for column in equal for method in "AB"}
+    samples |= {("A", "ece", "all"): GOOD, ("B", "ece", "all"): GOOD + 0.03}
+    samples |= {("A", "accuracy", "all"): BAD, ("B", "accuracy", "all"): GOOD}
+    marked = {}
+    for test in ("paper", "wilcoxon"):
+        table = paper_table(samples, ["A", "B"], Presentation("A", test=test))
+        marked[test] = {metric for (_, metric, _), cell in table.cells.items() if cell.beaten}
+    assert marked["paper"] == {"ece", "accuracy"}
+    assert marked["wilcoxon"] == set()

@@ -194,6 +194,7 @@ class LocalTemperatureScaling(TemperatureCalibrator):
             "best_epoch": history.best_epoch if share else 0,
             **(dict.fromkeys(scores) if validation is None else scores),
             "ts_temperature": start._bounded(),
+            "start": None if self.preset == "paper" else "ts",
             "share": share,
             **{f"temperature_{name}": self._bounded(heat) for name, heat in (("low", low), ("high", high))},
             "dead_share": dead,

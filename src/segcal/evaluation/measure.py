@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ from segcal.functional import counting
 from segcal.functional.arrays import to_array, to_tensor
 from segcal.functional.catalogue import HIGHER_IS_BETTER, METRICS, SURFACES
 from segcal.functional.checks import IGNORED, ignored_labels
-from segcal.functional.counting import positions
+from segcal.functional.counting import positions, positions_in_box
 from segcal.functional.draws import class_mass, draw_labels, generator_of
 from segcal.functional.probability import probabilities
 from segcal.functional.surfaces import segmentation_quality
@@ -286,19 +286,10 @@ class _HeadCase:
         self, pixels: Pixels, seen: _Described
     ) -> tuple[dict[str, list[Sequence[Any]]], Array, list[OccupiedCells]]:
         """Return rows, vectors and cells of pixels with their labels or drawn ones."""
-        protocol, indices = self.protocol, self.indices
-        classes, edges = protocol.num_classes, None
+        protocol, indices, classes = self.protocol, self.indices, self.protocol.num_classes
         class_probs = seen.probs.flatten(1) if seen.probs is not None and protocol.form == "marginal" else None
-        if protocol.ace_edges == "image":
-            edges = counting.percentile_edges(pixels.confidence, positions(indices.labels >= 0), protocol.bins)
-        counted = Evidence.of(
-            pixels,
-            indices.every,
-            num_classes=classes,
-            bins=protocol.bins,
-            class_probs=class_probs,
-            mass_edges=edges,
-        )
+        count = partial(Evidence.of, pixels, num_classes=classes, bins=protocol.bins, class_probs=class_probs)
+        counted = self._of_whole_views(pixels, count) if protocol.ace_edges == "image" else count(indices.every)
         # numpy, because small operations wake PyTorch's threads; ignored pixels are counted first and dropped
         support = np.bincount(pixels.labels.numpy() + 1, minlength=classes + 1)[1:].tolist()
         rows = defaultdict[str, list[Sequence[Any]]](list)
@@ -311,6 +302,17 @@ class _HeadCase:
         if class_probs is not None:
             cells.append(self._cells(pixels, range(classes * len(indices.regions)), class_probs))
         return rows, own.to_vectors().numpy(), cells
+
+    def _of_whole_views(self, pixels: Pixels, count: Callable[..., Evidence]) -> Evidence:
+        """Count with the equal-mass bins of all labelled pixels of the image, and of each patch for the patch."""
+        indices, bins, known = self.indices, self.protocol.bins, self.indices.labels >= 0
+        edges = counting.percentile_edges(pixels.confidence, positions(known), bins)
+        parts = [count(list(indices.regions.values()), mass_edges=edges)]
+        for size, boxes in indices.boxes.items():
+            for box, index in zip(boxes, indices.patches[size], strict=True):
+                edges = counting.percentile_edges(pixels.confidence, positions_in_box(known, box), bins)
+                parts.append(count([index], mass_edges=edges))
+        return Evidence.stacked(parts)
 
     def _cells(self, pixels: Pixels, held: Sequence[int], class_probs: Tensor | None = None) -> OccupiedCells:
         """Return the occupied cells of the confidence, or of the probability of every class.

@@ -93,7 +93,8 @@ class Protocol:
         background: Class outside the region *All*; None if there is none.
         bins: Number of confidence bins R.
         form: Form of SCE and ACE: "tables", "equations" or "marginal" (see `segcal.evidence.readings`).
-        ace_edges: Pixels that the equal-mass bins of ACE divide equally: those of the "region" or of the "image".
+        ace_edges: Pixels that the equal-mass bins of ACE divide equally: those of the "region", or those of the whole
+            "image" for regions and of the whole patch for *Local* patches.
         boundary_width: Width of *Boundary* on each side of a boundary, in pixels.
         boundary_ball: Measure that width in every direction instead of along the axes.
         patch_size: Side of the *Local* patches, in pixels. By default the paper's 72, or less if such a patch would

@@ -172,6 +172,12 @@ class Evidence:
             static, mass = _class_histograms(class_probs, pixels.labels, regions, bins, equal_mass=equal_mass)
         return cls(top, support, sums, static=static, equal_mass=mass if equal_mass else None)
 
+    @classmethod
+    def stacked(cls, parts: Sequence[Self]) -> Self:
+        """Return the regions of several parts, one after the other."""
+        tensors = [part.tensors() for part in parts]
+        return cls.from_tensors({name: torch.cat([each[name] for each in tensors]) for name in tensors[0]})
+
     def add(
         self, logits: Float[Tensor, "B L *S"], labels: Int64[Tensor, "B *S"], masks: Bool[Tensor, "G B *S"]
     ) -> None:

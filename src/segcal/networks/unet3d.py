@@ -1,8 +1,8 @@
 """The 3D U-Net of the paper's experiment on LPBA40 (Cicek et al., MICCAI 2016; appendix "Implementation").
 
 Two convolutions per level, halving the volume and doubling the channels on the way down, and the reverse on the way
-up. Convolutions are padded, as in the released code, so a patch of 72^3 voxels gives 72^3 logits; those near its border
-see padding instead of anatomy, which is why prediction keeps only the central 40^3 (`experiments.lpba40.tiling`).
+up. Convolutions are padded, so a patch of 72^3 voxels gives 72^3 logits; those near its border see padding instead of
+anatomy, which is why prediction keeps only the central 40^3 (`experiments.lpba40.tiling`).
 """
 
 from __future__ import annotations

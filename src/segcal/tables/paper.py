@@ -311,10 +311,19 @@ def _beaten(
     if reference is None:
         return set()
     tested = [column for column in columns if column[0] in CATALOGUE]
-    compared = [(method, column) for method in methods for column in tested if method != reference]
-    marks = significantly_better(
-        [(units[(reference, *column)], units[(method, *column)]) for method, column in compared],
-        lower_is_better=[metric not in HIGHER_IS_BETTER for _, (metric, _) in compared],
-        test=presentation.test,
-    )
-    return {key for key, mark in zip(compared, marks, strict=True) if mark}
+    found = set[tuple[str, tuple[str, str]]]()
+    for family in _families(tested, presentation.test):
+        compared = [(method, column) for method in methods for column in family if method != reference]
+        marks = significantly_better(
+            [(units[(reference, *column)], units[(method, *column)]) for method, column in compared],
+            lower_is_better=[metric not in HIGHER_IS_BETTER for _, (metric, _) in compared],
+            test=presentation.test,
+        )
+        found |= {key for key, mark in zip(compared, marks, strict=True) if mark}
+    return found
+
+
+def _families(columns: Sequence[tuple[str, str]], test: Test) -> list[list[tuple[str, str]]]:
+    """Return the columns that are corrected together: all, or with the paper's test those of its table, and others."""
+    printed = [column for column in columns if column[0] in CALIBRATION or test != "paper"]
+    return [family for family in (printed, [column for column in columns if column not in printed]) if family]
