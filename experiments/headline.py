@@ -13,6 +13,7 @@ import pandas as pd
 
 from experiments.beyond.table import MEASURED
 from experiments.lpba40 import gathered as volumes
+from experiments.lpba40.calibrate import title_of
 from experiments.rows import unpack_rows
 
 _TASKS_2D = {
@@ -27,27 +28,15 @@ _TASKS_3D = {
     "hippocampus-200": "hippocampus, 50 volumes to fit on",
     "mouse": "mouse brain, 37 structures, 4 to fit on",
 }
-_KEEP_LABELS = (
-    "TS",
-    "TS by class",
-    "ETS",
-    "IBTS",
-    "LTS",
-    "CTS",
-    "CTS with classes",
-    "CTS with pairs",
-    "IsoReg",
-    "CMSap",
-    "CMSop",
-)
 _SHOWN = ("UC", "TS", "LTS", "auto")
 
 
 class Score(NamedTuple):
-    """NLL and ECE of a method."""
+    """NLL and ECE of a method, and whether it kept every label."""
 
     nll: float
     ece: float
+    keeps: bool
 
     def __str__(self) -> str:
         return f"{self.nll:.3f} / {100 * self.ece:.1f}"
@@ -58,7 +47,7 @@ def headline() -> str:
     head = ["data", *_SHOWN, "lowest NLL that keeps labels"]
     lines = [" | ".join(head), "|".join(["---"] * len(head))]
     for title, scores in [*_pictures(), *_volumes()]:
-        best = min((name for name in _KEEP_LABELS if name in scores), key=lambda name: scores[name].nll)
+        best = min((name for name, score in scores.items() if score.keeps), key=lambda name: scores[name].nll)
         cells = [title, *(str(scores[name]) for name in _SHOWN), f"{best}, {scores[best].nll:.3f}"]
         lines.append(" | ".join(cells))
     return "\n".join(f"| {line} |" if " | " in line else f"|{line}|" for line in lines)
@@ -71,7 +60,8 @@ def _pictures() -> Iterator[tuple[str, Mapping[str, Score]]]:
         own = first[first["part"] == part]
         nll = own[own["metric"] == "nll"].assign(total=lambda table: table["value"] * table["pixels"])
         sums = nll.groupby("method")[["total", "pixels"]].sum()
-        yield title, _scores(sums["total"] / sums["pixels"], _mean_ece(own))
+        changed = own.groupby("method")["changed"].max()
+        yield title, _scores(sums["total"] / sums["pixels"], _mean_ece(own), set(changed[changed > 0].index))
 
 
 def _volumes() -> Iterator[tuple[str, Mapping[str, Score]]]:
@@ -80,15 +70,16 @@ def _volumes() -> Iterator[tuple[str, Mapping[str, Score]]]:
             rows = measured.rows["labelled"].images
             own = rows[rows["region"] == "all"]
             nll = own[own["metric"] == "nll"].groupby("method")["value"].mean()
-            yield _TASKS_3D[measured.job.preset], _scores(nll, _mean_ece(own))
+            moving = {title_of(fit["method"]) for fit in measured.fits if fit["changed"][0]}
+            yield _TASKS_3D[measured.job.preset], _scores(nll, _mean_ece(own), moving)
 
 
 def _mean_ece(rows: pd.DataFrame) -> pd.Series:
     return rows[rows["metric"] == "ece"].groupby("method")["value"].mean()
 
 
-def _scores(nll: pd.Series, ece: pd.Series) -> dict[str, Score]:
-    return {str(name): Score(float(nll[name]), float(ece[name])) for name in nll.dropna().index}
+def _scores(nll: pd.Series, ece: pd.Series, moving: set[str]) -> dict[str, Score]:
+    return {str(name): Score(float(nll[name]), float(ece[name]), name not in moving) for name in nll.dropna().index}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 from experiments.archive import unpack
 from experiments.camvid.table import tables
 from experiments.coco.__main__ import published
+from experiments.lpba40 import gathered
+from experiments.lpba40 import table as volumes
 from experiments.passes import table as passes
 from experiments.rows import unpack_rows
 from segcal.files import staged_file
@@ -32,7 +34,11 @@ def _passes() -> str:
     return passes.tables(unpack_rows(passes.MEASURED))
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"camvid": _camvid, "voc": published, "passes": _passes}
+def _volumes() -> str:
+    return volumes.tables(gathered.unpack(gathered.MEASURED))
+
+
+PAGES: Mapping[str, Callable[[], str]] = {"camvid": _camvid, "voc": published, "volumes": _volumes, "passes": _passes}
 """What each page shows, by its name."""
 
 

@@ -31,12 +31,13 @@ def tables(measured: Sequence[Measured], test: Test = "wilcoxon") -> str:
 
 
 def _of_preset(measured: Sequence[Measured], test: Test) -> list[str]:
-    found, parts = {one.job: _results(one, "labelled") for one in measured}, []
+    found = {one.job: _results(one, "labelled") for one in measured}
+    parts = _over_seeds(found)
     for one in measured:
         results = found[one.job]
         count = results.frame["case"].nunique()
         size = results.settings["patch_size"]
-        parts.append(f"## {one.job.name}: {count} volumes, Local patches of {size}")
+        parts.append(f"## {_name(one.job)}, seed {one.job.seed}: {count} volumes, Local patches of {size}")
         parts.append(_networks(one))
         experiment = "lpba40" if one.job.preset == "lpba40" else None
         parts.append(markdown(results, reference=_REFERENCE, experiment=experiment, test=test))
@@ -45,7 +46,11 @@ def _of_preset(measured: Sequence[Measured], test: Test) -> list[str]:
             own = markdown(_results(one, "paper"), reference=None, metrics=("ece",), quality=False, test=test)
             parts += ["With every Local patch, as in the paper:", own]
         parts.append(_costs(one.fits))
-    return [*parts, *_over_seeds(found)]
+    return parts
+
+
+def _name(job: Job) -> str:
+    return f"{job.preset}{' (small)' * job.small}"
 
 
 def _results(measured: Measured, rule: PatchRule) -> Results:
@@ -136,8 +141,10 @@ def _over_seeds(found: Mapping[Job, Results]) -> list[str]:
     for method in methods:
         cells = [" / ".join(_scaled([mean[method, *c] for mean in means], c[0])) for c in COLUMNS]
         rows.append([method, *cells])
-    name = next(iter(found)).preset
-    return [f"## {name}: seeds {seeds}", lines(["Method", *(_title(*column) for column in COLUMNS)], rows)]
+    return [
+        f"## {_name(next(iter(found)))}: seeds {seeds}",
+        lines(["Method", *(_title(*column) for column in COLUMNS)], rows),
+    ]
 
 
 def _scaled(values: Iterable[float], metric: str, *, sign: str = "-") -> list[str]:

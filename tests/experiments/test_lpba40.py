@@ -118,7 +118,7 @@ def test_the_table_shows_every_method_and_seed(finished: Path, capsys: Captured)
     text = capsys.readouterr().out
     assert text.strip() == (finished / "out" / "tables.md").read_text().strip()
     for expected in (
-        "## hippocampus-small-seed1: 8 volumes",
+        "## hippocampus (small), seed 1: 8 volumes",
         "| Minus TS |",
         "seeds 0 / 1",
         "Networks: Dice 0.",
