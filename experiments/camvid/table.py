@@ -18,7 +18,7 @@ from segcal.types import InputError
 
 Found = Mapping[Job, Results]
 _IN_BOTH = ("IBTS", "LTS", "LTS floored")
-_REFERENCES = ("FL+LTS", "LTS", "LTS" + AS_PRINTED, "MMCE+LTS")
+_REFERENCES = ("FL+LTS", "FL+LTS" + AS_PRINTED, "LTS", "LTS" + AS_PRINTED, "MMCE+LTS")
 """Methods that the others are tested against, the first that is there, as in the paper."""
 _CHOICES = {"best_epoch": "epoch", "share": "share of the tree"}
 
@@ -30,7 +30,7 @@ def tables(out: Path, test: Test = "wilcoxon") -> str:
     groups |= {f"protocol {protocol}": finished(out, protocol) for protocol in others}
     parts = _networks(out)
     for title, found in groups.items():
-        parts += _over_seeds(found, title)
+        parts += _over_seeds(out, found, title)
         for network, seed in sorted({(job.network, job.seed) for job in found}):
             jobs = {job: found[job] for job in found if (job.network, job.seed) == (network, seed)}
             parts += [f"## FC-DenseNet{network}, seed {seed}: {title}", *_facts(out, jobs), *_of_seed(jobs, test)]
@@ -111,11 +111,15 @@ def _listed(texts: Mapping[str, str]) -> str:
     return "; ".join(f"{name} {text}" for name, text in texts.items())
 
 
-def _over_seeds(found: Found, title: str) -> list[str]:
-    """The mean of each seed next to each other, for methods that all seeds have: what differs less is no difference."""
+def _over_seeds(out: Path, found: Found, title: str) -> list[str]:
+    """The mean of each seed next to each other, for methods that all seeds have: what differs less is no difference.
+
+    Seeds whose networks were trained for other numbers of epochs are not put side by side.
+    """
     parts = []
-    for network in sorted({job.network for job in found}):
-        alike = {job: results for job, results in found.items() if job.network == network}
+    trained = {job: (job.network, len(read_json(job.folder(out) / LOG)["epochs"])) for job in found}
+    for network, epochs in sorted({*trained.values()}):
+        alike = {job: results for job, results in found.items() if trained[job] == (network, epochs)}
         seeds = sorted({job.seed for job in alike})
         if len(seeds) < 2:
             continue
