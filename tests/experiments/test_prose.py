@@ -130,6 +130,10 @@ def voc() -> Iterator[str]:
     yield f"TS lowers the pooled NLL from {nll['UC']:.3f} to {nll['TS']:.3f}"
     yield f"halves the pooled ECE at boundaries ({ece[0]:.1f} to {ece[1]:.1f} %)"
     yield f"from {second['UC']:.3f} to {second['TS']:.3f} ({edges[0]:.1f} to {edges[1]:.1f} %)"
+    means = [[cell("voc", "Method", "ECE(%) All", row, place=place) for row in ("UC", "TS")] for place in (0, 2)]
+    yield "raises the ECE in *All* from {:.1f} to {:.1f} %, with the second split from {:.1f} to {:.1f} %".format(
+        *means[0], *means[1]
+    )
     yield f"IBTS and LTS have an NLL of {nll['IBTS']:.3f} and {nll['LTS']:.3f}, with the second"
     yield f"the second split of {second['IBTS']:.3f} and {second['LTS']:.3f}: LTS"
     below, above = ([100 * (own[row] / own["TS"] - 1) for own in (nll, second)] for row in ("LTS", "IBTS"))
