@@ -37,10 +37,10 @@ def main() -> None:
     """Write the diagram: questions on the left, methods on the right."""
     left, right = 20, WIDTH - BOX_W - 20
     rows = [
-        ("Fewer than about five images to fit on?", "yes", "ts", "one temperature, exact"),
+        ("Fewer than four images to fit on?", "yes", "ts", "one temperature, exact"),
         ("May predicted labels change?", "yes", "vector, dirichlet", "correct whole classes"),
         ("Do images or pixels differ (segcal diagnose)?", "no", "ts, isotonic, ets", "one function for all pixels"),
-        ("A validation split and dozens of images?", "no", "cts", "a few dozen parameters, shrunk towards ts"),
+        ("A validation split?", "no", "cts", "a few dozen parameters, shrunk towards ts"),
     ]
     parts = []
     for k, (question, answer, method, text) in enumerate(rows):

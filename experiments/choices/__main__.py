@@ -66,10 +66,18 @@ def _run(options: argparse.Namespace) -> None:
                 CHOICES[name].measure(options).to_csv(file, index=False)
 
 
+def _name(text: str) -> str:
+    if text not in CHOICES:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(CHOICES)}, got '{text}'")
+    return text
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("choices", __doc__)
     parser.add_argument("stage", choices=("measure", "table", "archive"))
-    parser.add_argument("names", nargs="*", choices=tuple(CHOICES), default=tuple(CHOICES))
+    names = f"{', '.join(CHOICES)}; all by default"
+    # no `choices`: with them, argparse of Python 3.11 refuses to take no name at all
+    parser.add_argument("names", nargs="*", type=_name, default=tuple(CHOICES), metavar="NAME", help=names)
     parser.add_argument("--out", type=Path, help="folder of the results; without it, `table` prints the published ones")
     parser.add_argument("--voc", type=Path, help="folder that holds logits, labels and images")
     return parser

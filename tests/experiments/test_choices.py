@@ -102,6 +102,11 @@ def test_variants_of_the_pool_keep_labels_and_differ(tmp_path: Path, monkeypatch
         assert (pooled.gather(0, labels[None]) >= pooled.amax(dim=0) - 1e-5).all(), name
 
 
+def test_all_published_tables_are_printed_where_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table"]) == 0
+    assert capsys.readouterr().out == "\n\n".join(map(table_of, command.CHOICES)) + "\n"
+
+
 def test_bad_input_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,3 +115,6 @@ def test_bad_input_is_named(
     monkeypatch.setattr(command, "MEASURED", tmp_path)
     assert main(["table", "decisions"]) == 2
     assert "run `python -m experiments.choices measure decisions` first" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["table", "decision"])
+    assert "must be one of decisions, pooling, settling, got 'decision'" in capsys.readouterr().err

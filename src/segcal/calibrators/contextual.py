@@ -50,8 +50,8 @@ class ContextualTemperatureScaling(TemperatureCalibrator):
     Both strengths are chosen by cross-validation over folds of whole groups (`Case.group`; without groups, see
     `statistics.grouping`), from infinity, which is temperature scaling, downwards; with few groups the strongest ridge
     on class offsets within one standard error of the best is taken. They are chosen on a sample in memory; Newton's
-    method with the exact curvature then finishes on all pixels, from the solution of the sample, in two passes as a
-    rule. There is no learning rate and nothing is random.
+    method with the exact curvature then finishes on all pixels, from the solution of the sample.
+    There is no learning rate and nothing is random.
 
     With `pairs`, each pair of a predicted class and a rival then has an offset of its margin (`functional.pairs`),
     under a ridge chosen by the same cross-validation from infinity, which is none, downwards. Unless `sharpen` is set,

@@ -1,4 +1,4 @@
-"""`segcal demo`: the commands one after another, on brains where the extra `demo` is installed, else on scenes."""
+"""`segcal demo`: diagnose, fit, evaluate, apply, report; on brains if the extra `demo` is installed, else on scenes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRAINING = ("--set", "learning_rate=0.005", "cosine=true")
 
 
 def demo(out: Annotated[Path, option(OUTPUT, "Folder for the sample data and the results.")] = Path("demo")) -> Answer:
-    """Run the commands one after another on sample data, offline.
+    """Run diagnose, fit, evaluate, apply and report on sample data, offline.
 
     Example: segcal demo
     """
