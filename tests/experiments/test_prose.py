@@ -193,9 +193,7 @@ def beyond_lts() -> Iterator[str]:
     assert all(min(gaps(row, "CTS with pairs", VIDEOS)) >= 0 for row in both_splits)
     high, low = (-value for value in ends(of_tasks("CTS with pairs", ECE_EDGE, VIDEOS)))
     yield f"lower ECE at boundaries by {low:.0f} to {high:.0f} % there"
-    yield "They raise ECE in *All* by {:.0f} to {:.0f} %".format(
-        *ends(of_tasks("CTS with pairs", ECE_ALL, VIDEOS))
-    )
+    yield "They raise ECE in *All* by {:.0f} to {:.0f} %".format(*ends(of_tasks("CTS with pairs", ECE_ALL, VIDEOS)))
     other, _, first, second, third_party = of_tasks("CMSap")
     yield f"({first:.1f} and {second:.1f} %) and fails from one to another ({other:+.1f} % on 0001TP)"
     yield f"on 0001TP) and on VOC ({third_party:+.1f} %)"
