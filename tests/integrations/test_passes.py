@@ -114,7 +114,19 @@ def test_networks_and_functions_are_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", ["flip", "scale:0", "scale:x", "mirror:a", "dropout:many", "mirror+flip", "mirror+dropout", "mirror+", 3]
+    "wanted",
+    [
+        "flip",
+        "scale:0",
+        "scale:x",
+        "mirror:a",
+        "dropout:many",
+        "mirror+flip",
+        "mirror+dropout",
+        "mirror+",
+        "mirror+mirror",
+        3,
+    ],
 )
 def test_unknown_passes_are_refused(wanted: Any) -> None:
     with pytest.raises(InputError, match="passes must be 'mirror'"):

@@ -88,7 +88,10 @@ def _passes_named(item: object) -> Iterator[Pass]:
             if name == "dropout":
                 yield from (partial(_dropped, number) for number in range(int(runs or _DROPOUTS)))
             else:
-                yield partial(_changed, [_change_of(change) for change in str(item).split("+")])
+                changes = str(item).split("+")
+                if len(set(changes)) < len(changes):
+                    raise ValueError(item)  # a change that is repeated: two mirrors are none
+                yield partial(_changed, [_change_of(change) for change in changes])
         except ValueError as error:
             raise _unknown(item) from error
 
