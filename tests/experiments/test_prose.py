@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from experiments import camvid as camvid_experiment
 from experiments.beside_paper import paper_numbers
 from experiments.beyond.table import difference
 from experiments.choices.__main__ import MEASURED as CHOSEN
@@ -26,6 +29,9 @@ NLL, ECE_ALL, ECE_EDGE = ("NLL, all, % of TS", "ECE, all, % of TS", "ECE, bounda
 VOC = ("voc-seed0", "voc-seed1")
 POOLS, POOLS_BRIER = ("NLL, All, % of the better", "Brier score, All, % of the better")
 SCENES = tuple(f"CamVid, {task}" for task in VIDEOS)
+NETWORKS = Path(camvid_experiment.__file__).with_name("measured")
+LOSSES = ("ce", "focal", "focal-cited", "mmce", "mmce-cited")
+FORMS = ("LTS (preset paper)", "LTS floored (preset paper)")
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 DECIMAL = r"(?<![\w.])\d+\.\d+(?![\w.]*\d)"
 NO_MEASUREMENT = {
@@ -298,8 +304,21 @@ def camvid() -> Iterator[str]:
     yield f"Its NLL is {paper}, above TS"
     yield f"that of TS ({percent('LTS (preset paper)', 'ece boundary')} %)"
     yield f"With a lower bound on the temperatures the NLL is {bounded}"
-    alone = [[cell("camvid", "Method", "NLL", row, place=place) for place in (1, 4)] for row in ("LTS", "TS")]
-    yield "the NLL of LTS is {:.3f} and {:.3f}, that of TS {:.3f} and {:.3f}".format(*alone[0], *alone[1])
+    classwise = ("TS by class", "CTS with classes")
+    yield "**, {:.3f} and {:.3f}, and {:.3f} and {:.3f}".format(
+        *(value for row in classwise for value in both(row, "nll all"))
+    )
+    kept = [both(row, "nll all") for row in keeping_rows()]
+    assert tuple(map(min, zip(*kept, strict=True))) == tuple(
+        map(min, zip(*(both(row, "nll all") for row in classwise), strict=True))
+    )
+    alone = [
+        cell("camvid", "Method", "NLL", row, place=place)
+        for row in ("LTS", "CTS with classes", "TS")
+        for place in (1, 4)
+    ]
+    yield "the NLL of LTS is {:.3f} and {:.3f}, of CTS with classes {:.3f} and {:.3f}".format(*alone[:4])
+    yield "and of TS {:.3f} and {:.3f}".format(*alone[4:])
     yield f"{shares('VS')} %, and {shares('DirODIR')} % of the pixels"
     least = [both(row, "nll all")[0] for row in ("VS", "DirODIR")]
     yield "the lowest NLL over all frames ({:.3f} and {:.3f})".format(*least)
@@ -310,6 +329,49 @@ def camvid() -> Iterator[str]:
     yield f"(an ECE of {uc} % in *All* against {paper_numbers('camvid')['UC', 'ece', 'all'].partition('(')[0]} %)"
     miou = [100 * cell("camvid", "Network", "test", f"fc-densenet103-ce-{seed}") for seed in (0, 1)]
     yield "their mIoU on `test` is {:.1f} and {:.1f} %".format(*miou)
+    yield from losses()
+
+
+def keeping_rows() -> list[str]:
+    """Return the rows of the tables of both seeds whose method keeps every label."""
+    moving = ("UC", "VS", "DirODIR", "DirODIR (searched)")
+    beside = [rows for head, rows in tables("camvid") if "nll all" in head and " / " in str(rows)]
+    return [row for rows in beside for row in rows if row not in moving]
+
+
+def losses() -> Iterator[str]:
+    """Yield what the page of CamVid says of the networks of the third seed."""
+
+    def of(column: str, loss: str, method: str = "") -> float:
+        row = "+".join(filter(None, (loss, method))) or "UC"
+        first = 0 if loss else 6  # after both seeds, each of which is shown as a whole and for two videos
+        return cell("camvid", "Method", column, row, place=first)
+
+    focal, cited, ours, theirs = joint = ("FL", "FL (cited)", "MMCE", "MMCE (cited)")
+    right, ece, after = (
+        {loss: of(column, loss, method) for loss in ("", *joint)}
+        for column, method in (("Accuracy(%)", ""), ("ECE(%) All", ""), ("ECE(%) All", "TS"))
+    )
+    yield f"{right['']:.1f} % of the pixels have the right label with cross-entropy, {right[focal]:.1f} %"
+    yield f"with focal loss (FL), {right[cited]:.1f} % with the gamma of the cited code, {right[ours]:.1f} % with MMCE"
+    yield f"and {right[theirs]:.1f} % with MMCE as cited"
+    yield f"is {ece[focal]:.1f} % (FL) and {ece[cited]:.1f} % (as cited) against {ece['']:.1f} % with cross-entropy"
+    yield f"after TS it is {after[focal]:.1f}, {after[cited]:.1f} and {after['']:.1f} %"
+    nll = {loss: [of("NLL", loss, method) for method in ("", "TS", *FORMS)] for loss in ("", *joint)}
+    yield f"lower ECE ({ece[theirs]:.1f} %) and NLL ({nll[theirs][0]:.3f} against {nll[''][0]:.3f})"
+    yield f"The paper's {paper_numbers('camvid')['FL', 'ece', 'all'].partition('(')[0]} % of FL"
+    shown = [" / ".join(f"{value:.3f}" for value in nll[loss][1:]) for loss in ("", focal, theirs)]
+    yield "is {} with cross-entropy, {} with FL and {} with MMCE as cited".format(*shown)
+    assert [loss for loss, (_, one, local, _) in nll.items() if local < one] == [ours]
+    assert all(floored < one for _, one, _, floored in nll.values())
+    yield f"mIoU on `val` by up to {max(map(rounding, LOSSES)):.3f}"
+
+
+def rounding(loss: str) -> float:
+    """Return how much the mIoU on `val` of a network changed with the rounding of its weights."""
+    with zipfile.ZipFile(NETWORKS / f"fc-densenet103-{loss}-2.zip") as archive:
+        trained, scored = (json.loads(archive.read(name)) for name in ("training.json", "logits/segcal.json"))
+    return abs(float(trained["miou"]["val"]) - float(scored["miou"]["val"]["all"]))
 
 
 def above_cts() -> Iterator[tuple[str, str]]:
