@@ -26,7 +26,7 @@ from experiments.rows import unpack_rows  # noqa: E402
 from segcal import Results  # noqa: E402
 
 KEEP = ("TS by class", "CTS", "CTS with classes", "CTS with pairs", "LTS", "LTS (preset paper)", "IBTS")
-KEEP += ("IBTS (preset paper)", "ETS", "CMSop", "auto", "IsoReg")
+KEEP += ("IBTS (preset paper)", "LTS (paper's schedule)", "IBTS (paper's schedule)", "ETS", "CMSop", "auto", "IsoReg")
 camvid = HERE.parents[1] / "experiments" / "camvid" / "measured"
 MARKERS = "osD^vP"
 

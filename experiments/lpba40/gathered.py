@@ -28,7 +28,7 @@ _CHOICES = ("chosen", "share")
 
 
 class Rows(NamedTuple):
-    """Metrics of volumes and patches.
+    """Metrics of volumes and patches, of the methods that were measured on all volumes.
 
     Attributes:
         images: A row for each volume, method, region and metric.
@@ -93,7 +93,7 @@ def _unpacked(path: Path) -> Measured:
         archive.unpack(path, folder)
         about = read_json(folder / _ABOUT)
         rows = {
-            rule: Rows(*(_read(folder / part / table) for table in (_IMAGES, _OF_PATCHES)))
+            rule: _complete(*(_read(folder / part / table) for table in (_IMAGES, _OF_PATCHES)))
             for rule, part in RULES.items()
             if (folder / part / _IMAGES).exists()
         }
@@ -105,9 +105,16 @@ def _gathered(out: Path, job: Job, reports: Sequence[Path]) -> Measured:
     for rule, part in RULES.items():
         if folders := [path.parent / part for path in reports if (path.parent / part / ROWS).exists()]:
             tables = (pd.concat([_read(own / name) for own in folders], ignore_index=True) for name in (ROWS, PATCHES))
-            rows[rule] = Rows(*tables)
+            rows[rule] = _complete(*tables)
     networks = [_network(read_json(path)) for path in sorted((out / job.name).glob(f"fold-*/{LOG}"))]
     return Measured(job, rows, [_fit(read_json(path)) for path in reports], networks)
+
+
+def _complete(images: pd.DataFrame, patches: pd.DataFrame) -> Rows:
+    """Return the rows without methods that lack some volumes: their means would be of others."""
+    counts = images.dropna(subset=["value"]).groupby("method")["case"].nunique()
+    done = counts[counts == counts.max()].index
+    return Rows(*(table[table["method"].isin(done)].reset_index(drop=True) for table in (images, patches)))
 
 
 def _fit(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,13 +54,11 @@ def _name(job: Job) -> str:
 
 
 def _results(measured: Measured, rule: PatchRule) -> Results:
-    """Join the calibration folds of a job; methods that were not measured on all of its volumes are left out."""
-    images, patches = measured.rows[rule]
-    counts = images.dropna(subset=["value"]).groupby("method")["case"].nunique()
-    done = set(counts[counts == counts.max()].index)
+    """Join the calibration folds of a job."""
+    rows, patches = measured.rows[rule]
+    done = set(rows["method"])
     named = dict.fromkeys(title_of(method) for method in (*METHODS, *(fit["method"] for fit in measured.fits)))
     kept = [title for title in named if title in done]
-    rows, patches = (frame[frame["method"].isin(kept)] for frame in (images, patches))
     settings = {"methods": kept, "patch_size": measured.fits[0]["patch_size"], "repetitions": 1000, "seed": 0}
     cases, none = pd.DataFrame({"case": rows["case"].unique(), "group": ""}), pd.DataFrame()
     return Results(

@@ -126,6 +126,7 @@ def test_the_table_shows_every_method_and_seed(finished: Path, capsys: Captured)
     ):
         assert expected in text
     assert "| LTS |" not in text.partition("| fit, s |")[0], "it was not measured on all volumes"
+    assert all("LTS" not in set(one.rows["labelled"].images["method"]) for one in gather(finished / "out"))
     folder = finished / "out" / "hippocampus-small-seed0"
     rows = pd.concat([pd.read_csv(path) for path in folder.glob(f"*/*/ts/{ROWS}")])
     nll = rows[(rows.metric == "nll") & (rows.region == "all")]["value"].mean()
