@@ -254,7 +254,7 @@ def test_folds_are_pooled_as_they_were_when_the_pool_was_fitted(home: Path, tmp_
     with pytest.MonkeyPatch.context() as patch:  # random labels: passes could not help
         patch.setattr("segcal.calibrators.pool.within_one_error", lambda totals, best: np.zeros(len(totals), bool))
         patch.setattr(
-            "segcal.calibrators.pool._held_out",
+            "segcal.calibrators.pool.ContextFit.held_out",
             lambda fit: np.array([[1.0, *[float(fit.sample.passes is not None)] * 2]]),
         )
         pool.fit(folder)
