@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from experiments.archive import pack, unpack
 from experiments.camvid.jobs import LOSSES, PRESETS, Recipe
@@ -58,11 +58,10 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:
-    given = {name: getattr(options, name) for name in _OVERRIDES if getattr(options, name) is not None}
-    if options.validation_frames is not None:
-        given["validation_frames"] = options.validation_frames
-    if options.scales is not None:
-        given["scales"] = tuple(options.scales)
+    asked = {name: getattr(options, name) for name in (*_OVERRIDES, "validation_frames", "scales", "methods")}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in asked.items() if value is not None
+    }
     return replace(PRESETS[options.preset], **given)
 
 
@@ -75,9 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--loss", choices=tuple(LOSSES), nargs="+", default=["ce"])
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS))
-    parser.add_argument(
-        "--methods", choices=tuple(NAMES), nargs="+", default=tuple(NAMES), help="calibrate: beside ts and lts"
-    )
+    parser.add_argument("--methods", choices=tuple(NAMES), nargs="+", help="only these of the table, beside ts and lts")
     parser.add_argument("--preset", choices=tuple(PRESETS), default="full")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--processes", type=int, default=1, help="jobs, or protocols of them, at the same time")

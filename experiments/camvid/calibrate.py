@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -25,16 +24,14 @@ STUDY = "study"
 _STUDIED = ("TS", "IBTS", "LTS")
 
 
-def calibrate(
-    job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Protocol, *, wanted: Sequence[str], device: str
-) -> None:
+def calibrate(job: Job, data: CamVid, out: Path, recipe: Recipe, protocol: Protocol, *, device: str) -> None:
     """Fit, measure, count changed labels, and write all of it, unless it is there already."""
     folder, title = job.folder(out) / protocol, f"{job.name}, {protocol}"
     if (folder / "report.json").exists():
         print(f"{title}: measured already")
         return
     print(f"{title}:")
-    source = Source(job, data, out, str(choose_device(device)), wanted)
+    source = Source(job, data, out, str(choose_device(device)))
     timings, notes = dict[str, float](), dict[str, Any]()
     fitted = FITS[protocol](source, recipe, timings, notes)
     named = {job.method(name): calibrator for name, calibrator in fitted.items()}

@@ -12,6 +12,7 @@ import torch
 from experiments.beside_paper import CITED
 from experiments.camvid.fc_densenet import FCDenseNet, fc_densenet
 from experiments.datasets.camvid import CLASSES, VOID, ValidationFrames
+from experiments.fitting import NAMES
 from segcal.losses import FocalLoss, MMCELoss, PixelLoss
 from segcal.types import InputError
 
@@ -53,6 +54,7 @@ class Recipe:
         precision: Precision in which the network is trained.
         frames: How many frames of each split are used; None for all.
         calibrator_epochs: Epochs of LTS and IBTS.
+        methods: segcal's names of the methods of the table that are fitted, beside TS and LTS.
         validation_frames: Frames of `val` that choose the epoch: "spread", or the "last" as in the released scripts.
         folds: Blocks of time in the protocol `beyond`.
         patch_size: Side of the Local patches.
@@ -71,6 +73,7 @@ class Recipe:
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     frames: int | None = None
     calibrator_epochs: int = 200
+    methods: tuple[str, ...] = tuple(NAMES)
     validation_frames: ValidationFrames = "spread"
     folds: int = 5
     patch_size: int = 72

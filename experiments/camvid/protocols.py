@@ -35,8 +35,6 @@ class Source:
     data: CamVid
     out: Path
     device: str
-    methods: Sequence[str] = tuple(NAMES)
-    """segcal's names of the methods of the table that are fitted."""
 
     def stream(self, split: Split, names: Sequence[str]) -> Iterator[Case]:
         """Cases one at a time, on the CPU; blocks of time are groups, since neighbouring frames are nearly equal."""
@@ -55,7 +53,7 @@ def fit_with_validation(
     """
     paper = preset == "paper"
     all_of = _OF_JOINT if source.job.loss != "ce" else _TRAINED if paper else tuple(NAMES)
-    wanted = [name for name in all_of if name in (*_OF_JOINT, *source.methods)]
+    wanted = [name for name in all_of if name in (*_OF_JOINT, *recipe.methods)]
     epochs = min(_PAPER_EPOCHS, recipe.calibrator_epochs) if paper else recipe.calibrator_epochs
     fit_names, check_names = calibration_split(names_of(source.data, "val", recipe), recipe.validation_frames)
     notes |= {"fit": list(fit_names), "validation": list(check_names)}

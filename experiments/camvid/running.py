@@ -63,7 +63,7 @@ def _predict(place: Place, options: argparse.Namespace) -> None:
 
 
 def _calibrate(place: Place, options: argparse.Namespace, protocol: Protocol) -> None:
-    calibrate(*place, protocol, wanted=options.methods, device=options.device)
+    calibrate(*place, protocol, device=options.device)
 
 
 def _study(place: Place, options: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from experiments.beyond import __main__ as command
 from experiments.beyond.__main__ import main
@@ -21,22 +20,14 @@ from segcal import InputError
 from support.camvid_tree import NAMES, write_camvid
 from support.fits import choose_among_few
 from support.program import printed_by
+from support.voc_tree import write_voc
 
 JOB = "fc-densenettiny-ce-0"
 
 
 @pytest.fixture(scope="module")
 def voc(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, random = tmp_path_factory.mktemp("voc"), np.random.default_rng(0)
-    for folder in ("logits", "labels", "images"):
-        (root / folder).mkdir()
-    for k in range(12):
-        labels = np.repeat(random.integers(0, 4, size=6), 4).astype(np.uint8)[None].repeat(20, 0)
-        logits = 3 * np.eye(21)[labels[::2, ::2]].transpose(2, 0, 1) + random.normal(0, 1.5, (21, 10, 12))
-        np.save(root / "logits" / f"{k}.npy", logits.astype(np.float16))
-        Image.fromarray(labels).save(root / "labels" / f"{k}.png")
-        Image.fromarray(random.integers(0, 255, (20, 24, 3), dtype=np.uint8)).save(root / "images" / f"{k}.jpg")
-    return root
+    return write_voc(tmp_path_factory.mktemp("voc"), range(4), 12)
 
 
 @pytest.fixture(scope="module")

@@ -395,6 +395,15 @@ def test_the_released_split_is_an_option_of_a_job_of_its_own(
     assert max(notes["fit"]) < min(notes["validation"])
 
 
+def test_methods_can_be_limited(finished_run: Path, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Source(Job("tiny", "ce", 0), open_camvid(tree), finished_run, "cpu")
+    fitted = FITS["paper"](source, replace(PRESETS["small"], methods=("vector",)), {}, {})
+    assert list(fitted) == ["VS", "TS", "LTS", "LTS floored"]
+    options = ["--network", "tiny", "--preset", "small", "--device", "cpu", "--data", str(tree)]
+    assert main(["calibrate", *options, "--out", str(finished_run), "--methods", "vector"]) == 2
+    assert "and now it is ['vector']" in capsys.readouterr().err
+
+
 def test_settings_are_chosen_on_the_validation_frames(finished_run: Path) -> None:
     report = json.loads((finished_run / "fc-densenettiny-ce-0" / "paper" / "report.json").read_text())
     found = report["fits"]["DirODIR (searched)"]["details"]

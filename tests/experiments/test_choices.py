@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
 
 import segcal
 from experiments.choices import __main__ as command
@@ -19,23 +18,14 @@ from experiments.datasets.voc import CLASSES, VOID
 from segcal.calibrators import local
 from segcal.data.sample.brain import has_template
 from segcal.evaluation.decisions import decide, new_volumes
+from support.voc_tree import write_voc
 
 SHOWN = [CLASSES.index(name) for name in decisions.SHOWN]
 
 
 @pytest.fixture(scope="module")
 def voc(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scores of three classes, half as large as the labels and often wrong."""
-    root, random = tmp_path_factory.mktemp("voc"), np.random.default_rng(0)
-    for folder in ("logits", "labels", "images"):
-        (root / folder).mkdir()
-    for k in range(24):
-        labels = np.repeat(random.choice(SHOWN, size=6), 4).astype(np.uint8)[None].repeat(20, 0)
-        logits = 3 * np.eye(21)[labels[::2, ::2]].transpose(2, 0, 1) + random.normal(0, 1.5, (21, 10, 12))
-        np.save(root / "logits" / f"{k:02d}.npy", logits.astype(np.float16))
-        Image.fromarray(labels).save(root / "labels" / f"{k:02d}.png")
-        Image.fromarray(random.integers(0, 255, (20, 24, 3), dtype=np.uint8)).save(root / "images" / f"{k:02d}.jpg")
-    return root
+    return write_voc(tmp_path_factory.mktemp("voc"), SHOWN, 24)
 
 
 def test_a_division_is_what_decide_and_its_rules_give(

@@ -16,7 +16,8 @@ _MOST_LINES = 10
 _SENTENCES = (
     "temperature {temperature:.4g}",
     "temperatures from {temperature_low:.4g} to {temperature_high:.4g} (ts: {ts_temperature:.4g})",
-    "weights from epoch {best_epoch}; {share:.0%} of their change from {start} is kept",
+    "weights from epoch {best_epoch}",
+    "{share:.0%} of their change from {start} is kept",
     "NLL of the validation images: {validation_nll:.4f} nats (ts: {validation_nll_ts:.4f})",
     "temperatures of the confidence bins: {temperatures}",
     "weights: {weights[scaled]:.3g} scaled, {weights[raw]:.3g} uncalibrated, {weights[uniform]:.3g} uniform",
@@ -29,7 +30,7 @@ _SENTENCES = (
     "attended pixels: {attended:,}",
     "weights that are 0: {zero_share:.0%}",
 )
-"""Details of a fit in words; a part of a sentence, up to a semicolon, is used if all that it names is known."""
+"""Details of a fit in words; a sentence is used if all that it names is known."""
 
 
 @dataclass(frozen=True)
@@ -128,18 +129,12 @@ def _sentences(details: Mapping[str, Any], names: Sequence[str]) -> Iterator[str
 
 
 def _in_words(details: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the sentences, without the parts that name an unknown value; lists of numbers are given as their range."""
+    """Yield the sentences of which every value is known; lists of numbers are given as their range."""
     for sentence in _SENTENCES:
-        parts = (_filled(part, details) for part in sentence.split("; "))
-        if known := [part for part in parts if part is not None]:
-            yield "; ".join(known)
-
-
-def _filled(part: str, details: Mapping[str, Any]) -> str | None:
-    """Return a part of a sentence with its values; None where one of them is unknown or 0."""
-    names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(part) if name}
-    known = {name: details[name] for name in names if details.get(name) not in (None, 0)}
-    return part.format_map({name: _shown(value) for name, value in known.items()}) if names == known.keys() else None
+        names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(sentence) if name}
+        known = {name: details[name] for name in names if details.get(name) not in (None, 0)}
+        if names == known.keys():
+            yield sentence.format_map({name: _shown(value) for name, value in known.items()})
 
 
 def _shown(value: Any) -> Any:
